@@ -1,0 +1,54 @@
+# Needs Python 3.11 or newer with pip, and make. Every target makes `.venv` first if it is missing
+# or out of date, so `make test` is all it takes on a fresh clone.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# -qq: silent unless something is wrong.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
+
+# The stamp carries the version, so that a new version reinstalls the package's metadata.
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/pathspace/__init__.py)
+INSTALLED := $(VENV)/.installed-$(VERSION)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format types clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | \
+		while IFS=@ read -r target text; do printf '%-14s%s\n' "$$target" "$$text"; done
+
+demo: $(INSTALLED)  ## look at the path geometry of two networks
+	$(BIN)/pathspace inspect mlp:784-64-64-10
+	$(BIN)/pathspace inspect resnet18
+
+test: lint types  ## lint, types, tests, doctests and the README: what CI runs
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)  ## ruff: rules and format, changing nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(INSTALLED)  ## ruff: repair what it can, and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(INSTALLED)  ## mypy
+	$(BIN)/mypy
+
+clean:  ## remove the virtual environment, caches and builds
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build backend is installed from the constraints too and used without isolation, so that
+# nothing unpinned takes part.
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing pathspace and its development tools into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.installed-*
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@

@@ -1,0 +1,263 @@
+"""The structure everything else stands on: units, the weights between them, and their scales.
+
+A ReLU network is a directed graph. Its nodes are *units* (a neuron, a feature map), every scalar
+weight is an edge from one unit to another, a bias is an edge from the constant 1. Units that must
+be scaled together share a *scale*; scale 0 is the one that stays 1 (inputs, outputs, and every
+unit that meets an operation that is not positively homogeneous). :func:`pathspace.trace` builds
+this structure; nothing above it ever asks "is it a Linear?".
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Streams = Literal["pinned", "shared"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The units that one operation writes.
+
+    Attributes:
+        name: unique; the path of the layer, with ``#2`` and so on for further uses of a layer.
+        layer: path of the layer in the model.
+        operation: what writes the units, as torch calls it (``linear``, ``conv2d``, ...).
+        start: first unit.
+        size: number of units.
+        reasons: why units of this space are pinned (empty if none is).
+    """
+
+    name: str
+    layer: str
+    operation: str
+    start: int
+    size: int
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> slice:
+        """The units of this space, to index :attr:`Network.scale`."""
+        return slice(self.start, self.start + self.size)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The edges of one parameter tensor: entry e runs from unit ``source[e]`` to ``target[e]``.
+
+    ``target`` and ``source`` hold units, ``target_scale`` and ``source_scale`` the scales of these
+    units. All four broadcast against the parameter: along an axis on which they are constant they
+    have size 1, so a Linear of shape (O, I) has a target of shape (O, 1) and a source of (1, I).
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    space: str
+    target: Tensor
+    source: Tensor
+    target_scale: Tensor
+    source_scale: Tensor
+
+    @property
+    def count(self) -> int:
+        """Number of scalar weights."""
+        return int(torch.Size(self.shape).numel())
+
+    def ratio(self, by_scale: Tensor) -> Tensor:
+        """``by_scale[target] - by_scale[source]``, for logarithms of scales; broadcastable."""
+        return by_scale[self.target_scale] - by_scale[self.source_scale]
+
+    def moves(self) -> bool:
+        """Whether any rescaling changes this parameter."""
+        return bool((self.target_scale != self.source_scale).any())
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """A batch norm: it divides out the scale of its input units and gives its output a new one.
+
+    Names are those of the model's state, ``None`` where the layer has no such tensor. ``input``
+    and ``output`` hold one unit per channel.
+    """
+
+    layer: str
+    input: Tensor
+    output: Tensor
+    input_scale: Tensor
+    weight: str | None
+    bias: str | None
+    mean: str | None
+    variance: str | None
+    eps: float
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A place in a recorded program: the result of node ``node`` (its ``item``-th if several)."""
+
+    node: int
+    item: int | None = None
+
+
+@dataclass(frozen=True)
+class StateRef:
+    """A parameter or buffer of the model, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One recorded operation: ``function(*args, **kwargs)``, tensors replaced by references."""
+
+    operation: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module: str
+    inplace: bool
+
+
+@dataclass
+class Network:
+    """A traced model: its units, weights and free scales. Made by :func:`pathspace.trace`.
+
+    Attributes:
+        model: the user's model itself, unwrapped; never modified by a measurement.
+        streams: ``"pinned"`` or ``"shared"``: what a sum does to the scales of its operands.
+        spaces: the groups of units, in the order in which the model computes them.
+        edges: one per parameter that the graph reaches.
+        normalizations: the batch norms.
+        scale: (number of units,) the scale of every unit; 0 is pinned, 1..H are free.
+        exact: (H,) whether the scale leaves the function unchanged in train mode too. Only a scale
+            that a batch norm divides out is not: there the batch norm's ``eps`` does not scale, so
+            the change is of the order eps/variance. In eval mode every scale is exact.
+        joins: (target, source) units of sums; the edges of weight 1 of the graph.
+        unreached: names of parameters that no traced operation uses.
+        program: the recorded operations; ``inputs``, ``outputs`` refer to it.
+    """
+
+    model: nn.Module
+    streams: Streams
+    spaces: tuple[Space, ...]
+    edges: tuple[Edge, ...]
+    normalizations: tuple[Normalization, ...]
+    scale: Tensor
+    exact: Tensor
+    joins: tuple[tuple[Tensor, Tensor], ...]
+    unreached: tuple[str, ...]
+    program: tuple[Node, ...]
+    inputs: Any
+    outputs: Any
+    coarse: str | None = None
+    _rows: list[tuple[str, ...]] = field(default_factory=list, repr=False)
+
+    @property
+    def H(self) -> int:
+        """Number of free scales."""
+        return len(self.exact)
+
+    @property
+    def m(self) -> int:
+        """Number of scalar weights that the graph reaches."""
+        return sum(edge.count for edge in self.edges)
+
+    @property
+    def invariant_ratio(self) -> float:
+        """H/m, the share of the weights' dimensions that rescaling makes redundant."""
+        return self.H / self.m if self.m else 0.0
+
+    def space(self, name: str) -> Space:
+        """The space of that name; a ``KeyError`` lists the names there are."""
+        for space in self.spaces:
+            if space.name == name:
+                return space
+        known = ", ".join(space.name for space in self.spaces)
+        raise KeyError(f"no space {name!r} in this network; there are: {known}")
+
+    def state(self) -> dict[str, Tensor]:
+        """The model's parameters and buffers by name: the very tensors, not copies."""
+        return {**self.parameters(), **dict(self.model.named_buffers(remove_duplicate=False))}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's parameters by name, shared ones under each of their names."""
+        return dict(self.model.named_parameters(remove_duplicate=False))
+
+    # What a person sees ----------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """The rows of the table: layer, operation, weights, units, scales."""
+        weights: dict[str, list[str]] = {}
+        for edge in self.edges:
+            weights.setdefault(edge.space, []).append("×".join(map(str, edge.shape)) or "1")
+        for space in self.spaces:
+            scales = self.scale[space.units]
+            yield (
+                space.name,
+                space.operation,
+                " + ".join(weights.pop(space.name, [])) or "-",
+                f"{space.size:,}",
+                self._status(space, scales),
+            )
+        for name, shapes in weights.items():
+            yield name, "fixed", " + ".join(shapes), "-", "no scale touches these weights"
+
+    def _status(self, space: Space, scales: Tensor) -> str:
+        free = int((scales > 0).sum())
+        parts = []
+        if free:
+            inexact = int((~self.exact[scales[scales > 0] - 1]).sum())
+            note = " (up to eps in train mode: read by batch norm)" if inexact else ""
+            parts.append(f"{free:,} free{note}")
+        if free < space.size:
+            reasons = "; ".join(space.reasons) or "tied to pinned units"
+            parts.append(f"{space.size - free:,} pinned: {reasons}")
+        return ", ".join(parts)
+
+    def totals(self) -> str:
+        """One line with m, H and H/m, and one about what the graph does not reach."""
+        inexact = int((~self.exact).sum())
+        kinds = f" ({self.H - inexact:,} exact, {inexact:,} before batch norm)" if inexact else ""
+        line = f"m = {self.m:,} weights, H = {self.H:,} free scales{kinds}, H/m = "
+        line += f"{self.invariant_ratio:.4g}, streams {self.streams}"
+        if self.unreached:
+            line += "\nnot reached by the graph: " + ", ".join(self.unreached)
+        return line
+
+    def __str__(self) -> str:
+        header = ("layer", "operation", "weights", "units", "scales")
+        rows = [header, *self.rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header) - 1)]
+        right = {3}
+        lines = []
+        for row in rows:
+            cells = [
+                cell.rjust(width) if i in right else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=False))
+            ]
+            lines.append("  ".join([*cells, row[-1]]).rstrip())
+        lines.insert(1, "  ".join("─" * width for width in [*widths, 6]))
+        return "\n".join([*lines, "", self.totals()])
+
+    def __repr__(self) -> str:
+        return (
+            f"<Network of {type(self.model).__name__}: m={self.m:,}, H={self.H:,}, "
+            f"H/m={self.invariant_ratio:.4g}, streams={self.streams!r}>"
+        )
+
+    def _repr_html_(self) -> str:
+        def line(cells: tuple[str, ...], tag: str) -> str:
+            return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+
+        head = line(("layer", "operation", "weights", "units", "scales"), "th")
+        body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in self.rows())
+        caption = html.escape(self.totals()).replace("\n", "<br>")
+        return (
+            f"<table><caption style='caption-side:bottom'>{caption}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
