@@ -39,7 +39,9 @@ def balance(network: Network, p: float = 2.0) -> Rescaling:
     Example:
         >>> import torch, pathspace as ps
         >>> model = torch.nn.Sequential(
-        ...     torch.nn.Linear(2, 3, bias=False), torch.nn.ReLU(), torch.nn.Linear(3, 1, bias=False)
+        ...     torch.nn.Linear(2, 3, bias=False),
+        ...     torch.nn.ReLU(),
+        ...     torch.nn.Linear(3, 1, bias=False),
         ... )
         >>> network = ps.balance_(ps.trace(model, torch.ones(1, 2)))
         >>> incoming = model[0].weight.norm(dim=1)
@@ -116,14 +118,12 @@ class _Balance:
             if bool(exits.any()):
                 out = torch.zeros(size, dtype=torch.float64)
                 leaving = _sum_to(torch.where(exits, flow, 0.0), edge.source_scale.shape)
-                out.index_add_(
-                    0, self.part[edge.source_scale].reshape(-1), leaving.reshape(-1)
-                )
+                out.index_add_(0, self.part[edge.source_scale].reshape(-1), leaving.reshape(-1))
                 left = torch.logaddexp(left, out.log() + top)
         return current, left
 
     def settle(self, log_t: Tensor) -> tuple[Tensor, Tensor]:
-        """log z and log outflow for given log t by part; infinite outflow if t is too small."""
+        """Find log z and log outflow for given log t by part; infinite outflow if t is too small."""
         shift = self.p * log_t[self.part]
         log_z = torch.zeros(self.network.H + 1, dtype=torch.float64)
         log_z, left = self.sweep(log_z, shift)

@@ -9,7 +9,7 @@ out; there the running mean is multiplied by c, and the running variance becomes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class Rescaling:
         return torch.cat([self.log.new_zeros(1), self.log])
 
 
-Factors = Rescaling | Tensor | Mapping[str, Any]
+Factors = Rescaling | Tensor | Sequence[float] | Mapping[str, Any]
 
 
 def identity(network: Network) -> Rescaling:
@@ -105,10 +105,10 @@ def rescaling(network: Network, c: Factors) -> Rescaling:
         return c
     if isinstance(c, Mapping):
         return _from_spaces(network, c)
-    if isinstance(c, int | float):
+    if not isinstance(c, Tensor | Sequence):
         raise RescalingError(
-            "one number does not say which units to scale; pass a tensor of H factors or a "
-            'mapping such as {"fc1": 10.0}'
+            f"{type(c).__name__} does not say which units to scale; pass a tensor of H factors or "
+            'a mapping such as {"fc1": 10.0}'
         )
     factors = torch.as_tensor(c, dtype=torch.float64, device="cpu")
     if factors.shape != (network.H,):
@@ -119,7 +119,9 @@ def rescaling(network: Network, c: Factors) -> Rescaling:
     return Rescaling(network, factors.log())
 
 
-def rescale(network: Network, c: Factors, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:  # fmt: skip
+def rescale(
+    network: Network, c: Factors, state: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     r"""The rescaled weights, as a new state; the model is not touched.
 
     .. math:: \tilde w_e = w_e \, c_v / c_u \quad\text{for } e = u \to v
@@ -240,7 +242,9 @@ def unbalanced_rescaling(
     return Rescaling(network, log)
 
 
-def carry_gradients(network: Network, c: Factors, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:  # fmt: skip
+def carry_gradients(
+    network: Network, c: Factors, gradients: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Gradients at the rescaled weights: they transform inversely to the weights."""
     log = rescaling(network, c)._padded()
     ratios = {edge.parameter: edge.ratio(log) for edge in network.edges}

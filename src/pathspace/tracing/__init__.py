@@ -1,0 +1,128 @@
+"""`trace`: follow a model's units by running it once on tensors that have a shape but no data.
+
+A torch-function mode sees every operation of the model's ``forward``: of leaf modules, functional
+calls, tensor methods, hooks and parametrizations alike, with the user's own parameters as
+arguments. So parameters are matched by identity, not by name, and nothing is hidden in a module
+that is treated as a leaf. Beside every activation the tracer carries an integer tensor of the same
+shape, the unit that each value belongs to (stride 0 along axes on which it is constant, so that it
+costs nothing). :mod:`pathspace.tracing.rules` says for each operation what becomes of the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pathspace.errors import TraceError
+from pathspace.network import Network, Streams
+from pathspace.tracing.graph import OnUnknown
+from pathspace.tracing.tracer import Tracer
+from pathspace.tracing.values import leaves
+
+
+def trace(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    streams: Streams = "pinned",
+    on_unknown: OnUnknown = "error",
+) -> Network:
+    r"""Find the units of a model, the weights between them, and which scales are free.
+
+    For one scale :math:`c_v > 0` per unit, the weights :math:`w_{uv} \leftarrow w_{uv} c_v / c_u`
+    give the same function, provided that every unit meets positively homogeneous operations only.
+    ``trace`` finds the largest set of scales of this kind (one per group of tied units). The model
+    is run once, in eval mode, without data: nothing is computed and the model is left as it was.
+
+    Args:
+        model: any module. Wrappers (DataParallel, DistributedDataParallel, torch.compile) are
+            unwrapped.
+        example_input: a tensor, a tuple of positional arguments, or a mapping of keyword
+            arguments, of the shapes that the model takes. Only shapes and dtypes matter.
+        streams: what a sum does. ``"pinned"``: units that are added are pinned (the papers' group,
+            block by block). ``"shared"``: they share one scale, so a residual stream is scaled as
+            a whole (the full group).
+        on_unknown: ``"error"`` raises :class:`UnsupportedOperation` for an operation that is in no
+            table; ``"pin"`` pins the units that meet it and goes on.
+
+    Returns:
+        the :class:`Network`; print it to see layers, units, m, H and what is pinned and why.
+
+    Example:
+        >>> import torch, pathspace as ps
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)
+        ... )
+        >>> print(ps.trace(model, torch.randn(1, 3)))
+        layer  operation  weights  units  scales
+        ─────  ─────────  ───────  ─────  ──────
+        input  input      -            3  3 pinned: input
+        0      linear     4×3 + 4      4  4 free
+        2      linear     2×4 + 2      2  2 pinned: output
+        <BLANKLINE>
+        m = 26 weights, H = 4 free scales, H/m = 0.1538, streams pinned
+
+    Reference: Neyshabur et al. 2017, section 3; Meng et al. 2019, section 3.1.
+    """
+    if streams not in ("pinned", "shared"):
+        raise ValueError(f'streams must be "pinned" or "shared", not {streams!r}')
+    if on_unknown not in ("error", "pin"):
+        raise ValueError(f'on_unknown must be "error" or "pin", not {on_unknown!r}')
+    model = unwrap(model)
+    args, kwargs = _arguments(model, example_input)
+    return Tracer(model, streams, on_unknown).run(args, kwargs)
+
+
+def unwrap(model: Any) -> nn.Module:
+    """The module inside DataParallel, DistributedDataParallel and torch.compile."""
+    if not isinstance(model, nn.Module):
+        hint = "; call it to make one" if isinstance(model, type) else ""
+        raise TraceError(f"model must be a torch.nn.Module, not {type(model).__name__}{hint}")
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif type(model).__name__ == "OptimizedModule" and hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        else:
+            break
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                f"`{name or type(module).__name__}` is a TorchScript module, whose operations "
+                "cannot be seen; pass the original torch.nn.Module"
+            )
+    return model
+
+
+def _arguments(model: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Split the example into positional and keyword arguments and check the tensors in it."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(example, Mapping):
+        kwargs = dict(example)
+    elif isinstance(example, tuple | list):
+        args = tuple(example)
+    else:
+        args = (example,)
+    tensors = [t for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
+    if not tensors:
+        raise TraceError(
+            f"example_input must hold at least one tensor, not {type(example).__name__}; pass a "
+            "tensor, a tuple of arguments or a dict of keyword arguments"
+        )
+    devices = {p.device for p in model.parameters()} | {b.device for b in model.buffers()}
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            raise TraceError(
+                f"example_input has the empty shape {tuple(tensor.shape)}; pass at least one sample"
+            )
+        if devices and tensor.device not in devices:
+            found = ", ".join(sorted(map(str, devices)))
+            raise TraceError(
+                f"example_input is on {tensor.device} but the model is on {found}; "
+                f"move one of them, e.g. example_input.to({sorted(map(str, devices))[0]!r})"
+            )
+    return args, kwargs

@@ -1,0 +1,136 @@
+"""What the tracer knows of one tensor."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A view of a parameter: entry i of the view is entry ``positions[i]`` of the parameter.
+
+    ``positions`` is ``None`` for the parameter as it is.
+    """
+
+    name: str
+    positions: Tensor | None = None
+
+
+class Value:
+    """The units of a tensor, or the parameter that it is a view of.
+
+    Attributes:
+        units: an integer tensor of the shape of the value, the unit that each entry belongs to
+            (stride 0 along axes on which it is constant); ``None`` for a view of a parameter.
+        weight: the view of a parameter; ``None`` for everything else.
+        ref: where the value comes from: a node of the program, an entry of the model's state, or
+            a constant tensor.
+        aliases: the living values that share memory with this one.
+    """
+
+    def __init__(
+        self,
+        units: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        weight: Weight | None = None,
+        shape: Sequence[int] = (),
+    ) -> None:
+        self.units = units
+        self.dtype = dtype
+        self.weight = weight
+        self.shape = torch.Size(shape) if units is None else units.shape
+        self.ref: Any = None
+        self.aliases: weakref.WeakSet[Value] = weakref.WeakSet((self,))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether this is a parameter, or a view of one."""
+        return self.units is None
+
+    def like(self, dtype: torch.dtype | None = None) -> Value:
+        """The same units or weight, as the result of an operation."""
+        return Value(self.units, dtype or self.dtype, weight=self.weight, shape=self.shape)
+
+    def with_units(self, units: Tensor, dtype: torch.dtype | None = None) -> Value:
+        """A value of the same dtype with other units."""
+        return Value(units, dtype or self.dtype)
+
+    def moved(self, movement: Callable[[Tensor], Tensor], *, alias: bool = True) -> Value:
+        """Apply a movement of data to the units, or to the positions in a parameter."""
+        if self.units is None:
+            assert self.weight is not None
+            positions = movement(self.positions())
+            weight = Weight(self.weight.name, positions)
+            return Value(None, self.dtype, weight=weight, shape=positions.shape)
+        result = Value(movement(self.units), self.dtype)
+        if alias:
+            result.aliases = self.aliases
+            result.aliases.add(result)
+        return result
+
+    def positions(self) -> Tensor:
+        """For a view of a parameter: the place of every entry in the parameter."""
+        assert self.weight is not None
+        if self.weight.positions is None:
+            return torch.arange(self.shape.numel()).view(self.shape)
+        return self.weight.positions
+
+
+def values_in(tree: Any) -> list[Value]:
+    """All values in nested arguments."""
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Value)]
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """The leaves of nested tuples, lists and mappings."""
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    if isinstance(tree, tuple | list):
+        for branch in tree:
+            yield from leaves(branch)
+    else:
+        yield tree
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply ``function`` to the leaves of nested tuples, lists, mappings and slices."""
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named tuple
+        return type(tree)(*(map_leaves(function, branch) for branch in tree))
+    if isinstance(tree, tuple | list):
+        branches = [map_leaves(function, branch) for branch in tree]
+        return branches if isinstance(tree, list) else tuple(branches)
+    if isinstance(tree, Mapping):
+        return {key: map_leaves(function, branch) for key, branch in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(map_leaves(function, part) for part in (tree.start, tree.stop, tree.step)))
+    return function(tree)
+
+
+def compact(units: Tensor) -> Tensor:
+    """The same units with size 1 along the axes on which they are constant by construction."""
+    for dim, (size, stride) in enumerate(zip(units.shape, units.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            units = units.narrow(dim, 0, 1)
+    return units
+
+
+def constant_strides(units: Tensor) -> Tensor:
+    """The same units with stride 0 along the axes on which they turn out to be constant."""
+    for dim, (size, stride) in enumerate(zip(units.shape, units.stride(), strict=True)):
+        if size > 1 and stride != 0:
+            first = units.narrow(dim, 0, 1)
+            if bool((units == first).all()):
+                units = first.expand(units.shape)
+    return units
