@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed-$(VERSION)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types clean
+.PHONY: help demo test bench lint format types clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -23,10 +23,14 @@ help:  ## list the targets
 
 demo: $(INSTALLED)  ## look at the path geometry of two networks
 	$(BIN)/pathspace inspect mlp:784-64-64-10
+	@echo
 	$(BIN)/pathspace inspect resnet18
 
 test: lint types  ## lint, types, tests, doctests and the README: what CI runs
 	$(BIN)/python -m pytest
+
+bench: $(INSTALLED)  ## how long things take, against their goals
+	$(BIN)/python -m benchmarks.trace
 
 lint: $(INSTALLED)  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check

@@ -1,6 +1,16 @@
 """pathspace: the positively scale-invariant geometry of ReLU networks, for PyTorch."""
 
 from pathspace.balancing import balance, balance_
+from pathspace.basis import BasisPaths, gauge_, skeleton_init_
+from pathspace.enumeration import (
+    count_paths,
+    output_from_paths,
+    path_activations,
+    path_values,
+    paths,
+    structure_matrix,
+)
+from pathspace.equivalence import Verdict, are_equivalent
 from pathspace.errors import PathspaceError, RescalingError, TraceError, UnsupportedOperation
 from pathspace.network import Edge, Network, Normalization, Space
 from pathspace.rescaling import (
@@ -15,30 +25,45 @@ from pathspace.rescaling import (
     rescaling,
     unbalanced_rescaling,
 )
+from pathspace.skeleton import Skeleton, SkeletonError, choose_skeleton
 from pathspace.tracing import trace
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BasisPaths",
     "Edge",
     "Network",
     "Normalization",
     "PathspaceError",
     "Rescaling",
     "RescalingError",
+    "Skeleton",
+    "SkeletonError",
     "Space",
     "TraceError",
     "UnsupportedOperation",
+    "Verdict",
+    "are_equivalent",
     "balance",
     "balance_",
     "carry_gradients",
+    "choose_skeleton",
     "compose",
+    "count_paths",
+    "gauge_",
     "identity",
     "inverse",
+    "output_from_paths",
+    "path_activations",
+    "path_values",
+    "paths",
     "random_rescaling",
     "rescale",
     "rescale_",
     "rescaling",
+    "skeleton_init_",
+    "structure_matrix",
     "trace",
     "unbalanced_rescaling",
 ]

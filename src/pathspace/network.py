@@ -68,6 +68,10 @@ class Edge:
         """Number of scalar weights."""
         return int(torch.Size(self.shape).numel())
 
+    def scale(self, side: Literal["target", "source"]) -> Tensor:
+        """The scales at one end."""
+        return self.target_scale if side == "target" else self.source_scale
+
     def ratio(self, by_scale: Tensor) -> Tensor:
         """``by_scale[target] - by_scale[source]``, for logarithms of scales; broadcastable."""
         return by_scale[self.target_scale] - by_scale[self.source_scale]

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from pathspace.errors import RescalingError
-from pathspace.network import Network
+from pathspace.network import Network, Normalization
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rescaling:
     """An element of the group: one positive factor per free scale, kept as logarithms.
 
@@ -30,6 +30,15 @@ class Rescaling:
 
     network: Network
     log: Tensor  # (H,) float64
+
+    def __post_init__(self) -> None:
+        if self.log.shape != (self.network.H,):
+            raise RescalingError(
+                f"expected {self.network.H} factors, one per free scale, got shape "
+                f"{tuple(self.log.shape)}"
+            )
+        if not bool(self.log.isfinite().all()):
+            raise RescalingError("the factors of a rescaling must be positive and finite")
 
     @property
     def factors(self) -> Tensor:
@@ -93,8 +102,8 @@ def rescaling(network: Network, c: Factors) -> Rescaling:
         ...     torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1)
         ... )
         >>> network = ps.trace(model, torch.ones(1, 2))
-        >>> ps.rescaling(network, {"0": 10.0}).of("0")
-        tensor([10., 10., 10.], dtype=torch.float64)
+        >>> ps.rescaling(network, {"0": 2.0}).of("0")
+        tensor([2., 2., 2.], dtype=torch.float64)
     """
     if isinstance(c, Rescaling):
         if c.network is not network and len(c.log) != network.H:
@@ -105,18 +114,12 @@ def rescaling(network: Network, c: Factors) -> Rescaling:
         return c
     if isinstance(c, Mapping):
         return _from_spaces(network, c)
-    if not isinstance(c, Tensor | Sequence):
+    if not isinstance(c, Tensor | list | tuple):
         raise RescalingError(
             f"{type(c).__name__} does not say which units to scale; pass a tensor of H factors or "
             'a mapping such as {"fc1": 10.0}'
         )
-    factors = torch.as_tensor(c, dtype=torch.float64, device="cpu")
-    if factors.shape != (network.H,):
-        raise RescalingError(
-            f"expected {network.H} factors, one per free scale, got shape {tuple(factors.shape)}"
-        )
-    _check_positive(factors, "c")
-    return Rescaling(network, factors.log())
+    return Rescaling(network, torch.as_tensor(c, dtype=torch.float64, device="cpu").detach().log())
 
 
 def rescale(
@@ -164,9 +167,7 @@ def rescale(
         if norm.mean is not None and norm.mean in old and bool(shift.any()):
             new[norm.mean] = _scaled(old[norm.mean], shift, norm.mean)
         if norm.variance is not None and norm.variance in old and bool(shift.any()):
-            variance = old[norm.variance]
-            scaled = _scaled(variance.detach().double() + norm.eps, 2 * shift, norm.variance)
-            new[norm.variance] = (scaled - norm.eps).to(variance.dtype)
+            new[norm.variance] = _scaled_variance(old[norm.variance], shift, norm)
     return new
 
 
@@ -211,7 +212,8 @@ def random_rescaling(
         generator: source of randomness; torch's default otherwise.
         normalized: also move scales that a batch norm with ``eps > 0`` divides out. In train mode
             these change the function by a relative amount of about eps/variance, because eps does
-            not scale (in eval mode they are exact); so they stay 1 unless asked for.
+            not scale; so they stay 1 unless asked for. In eval mode they are exact (but a batch
+            norm without running statistics is always in train mode).
     """
     log = spread * torch.randn(network.H, dtype=torch.float64, generator=generator)
     return Rescaling(network, log if normalized else log * network.exact)
@@ -247,7 +249,8 @@ def carry_gradients(
 ) -> dict[str, Tensor]:
     """Gradients at the rescaled weights: they transform inversely to the weights."""
     log = rescaling(network, c)._padded()
-    ratios = {edge.parameter: edge.ratio(log) for edge in network.edges}
+    names = _names_by_identity(network)
+    ratios = {name: edge.ratio(log) for edge in network.edges for name in names[edge.parameter]}
     return {
         name: _scaled(gradient, -ratios[name], name) if name in ratios else gradient
         for name, gradient in gradients.items()
@@ -258,8 +261,11 @@ def carry_gradients(
 
 # How an entry of a torch optimizer's state transforms: the power of the gradient that it is.
 _POWERS = {
+    "step": 0,
+    "mu_product": 0,
     "momentum_buffer": 1,
     "exp_avg": 1,
+    "exp_inf": 1,
     "grad_avg": 1,
     "exp_avg_sq": 2,
     "max_exp_avg_sq": 2,
@@ -279,21 +285,20 @@ def _carried(
         if not edge.moves():
             continue
         parameter = parameters[edge.parameter]
-        entries: dict[str, Any] = dict(optimizer.state.get(parameter, {}))
-        for key, entry in entries.items():
-            if not isinstance(entry, Tensor) or entry.shape != parameter.shape:
+        for key, entry in optimizer.state.get(parameter, {}).items():
+            if entry is None or isinstance(entry, int | float):
                 continue
             power = _POWERS.get(key)
-            ratio_of_gradients = isinstance(optimizer, torch.optim.RMSprop) and key == (
-                "momentum_buffer"
-            )
-            if power is None or ratio_of_gradients:
+            if key == "momentum_buffer" and isinstance(optimizer, torch.optim.RMSprop):
+                power = None  # a sum of quotients of gradients
+            if power is None:
                 raise RescalingError(
                     f"do not know how the state {key!r} of {type(optimizer).__name__} transforms; "
                     "rescale before training starts, or without optimizer="
                 )
-            if entry.dim():
-                pairs.append((entry, _scaled(entry, -power * edge.ratio(log), edge.parameter)))
+            if power:
+                name = f"{key}` of `{edge.parameter}"
+                pairs.append((entry, _scaled(entry, -power * edge.ratio(log), name)))
         if parameter.grad is not None:
             scaled = _scaled(parameter.grad, -edge.ratio(log), edge.parameter)
             pairs.append((parameter.grad, scaled))
@@ -301,18 +306,32 @@ def _carried(
 
 
 def _scaled(tensor: Tensor, log_factor: Tensor, name: str) -> Tensor:
-    """``tensor * exp(log_factor)``, which must not overflow."""
+    """``tensor * exp(log_factor)``; no entry may overflow, or vanish unless it was subnormal."""
     tensor = tensor.detach()
-    factor = log_factor.exp().to(device=tensor.device)
     wide = tensor.dtype if tensor.dtype == torch.float64 else torch.float32
-    scaled = (tensor.to(wide) * factor.to(wide)).to(tensor.dtype)
-    lost = (~scaled.isfinite() & tensor.isfinite()) | ((scaled == 0) & (tensor != 0))
-    if bool(lost.any()):
-        raise RescalingError(
-            f"`{name}` leaves the range of {str(tensor.dtype).removeprefix('torch.')} under this "
-            "rescaling; use smaller factors or a wider dtype"
-        )
+    factor = log_factor.exp().to(tensor.device, wide)
+    scaled = (tensor.to(wide) * factor).to(tensor.dtype)
+    vanished = (scaled == 0) & (tensor.abs() >= torch.finfo(tensor.dtype).tiny)
+    if bool(((~scaled.isfinite() & tensor.isfinite()) | vanished).any()):
+        raise _out_of_range(name, tensor.dtype)
     return scaled
+
+
+def _scaled_variance(variance: Tensor, log_factor: Tensor, norm: Normalization) -> Tensor:
+    """The running variance whose sum with eps is scaled; that sum must keep half its digits."""
+    wanted = (variance.detach().to("cpu", torch.float64) + norm.eps) * (2 * log_factor).exp()
+    scaled = (wanted - norm.eps).to(variance.dtype)
+    error = (scaled.double() + norm.eps - wanted).abs()
+    if not bool((error <= torch.finfo(variance.dtype).eps ** 0.5 * wanted).all()):
+        raise _out_of_range(str(norm.variance), variance.dtype)
+    return scaled.to(variance.device)
+
+
+def _out_of_range(name: str, dtype: torch.dtype) -> RescalingError:
+    return RescalingError(
+        f"`{name}` leaves the range of {str(dtype).removeprefix('torch.')} under this rescaling; "
+        "use smaller factors or a wider dtype"
+    )
 
 
 def _names_by_identity(network: Network) -> dict[str, list[str]]:
@@ -344,11 +363,12 @@ def _from_spaces(network: Network, factors: Mapping[str, Any]) -> Rescaling:
             raise RescalingError(
                 f"space {name!r} has {space.size} units, got {tuple(values.shape)} factors"
             )
-        _check_positive(values, name)
+        if not bool(((values > 0) & values.isfinite()).all()):
+            raise RescalingError(f"the factors of {name!r} must be positive and finite")
         one_for_all = values.dim() == 0
         values = values.log().expand(space.size)
         pinned = scales == 0
-        if bool(pinned.all()) or (not one_for_all and bool(values[pinned].any())):
+        if bool(values[pinned].any()) and (bool(pinned.all()) or not one_for_all):
             reasons = "; ".join(space.reasons) or "tied to pinned units"
             raise RescalingError(f"units of {name!r} are pinned ({reasons}); their factor is 1")
         free = scales[scales > 0]
@@ -359,11 +379,6 @@ def _from_spaces(network: Network, factors: Mapping[str, Any]) -> Rescaling:
             raise RescalingError(f"units of {name!r} share a scale but were given two factors")
         given[free] = True
     return Rescaling(network, log[1:])
-
-
-def _check_positive(factors: Tensor, name: str) -> None:
-    if not bool(((factors > 0) & factors.isfinite()).all()):
-        raise RescalingError(f"the factors of {name!r} must be positive and finite")
 
 
 def _same_network(a: Rescaling, b: Rescaling) -> None:

@@ -69,8 +69,17 @@ class Partition:
 
     def _constant(self, units: Tensor, other: Tensor, dim: int) -> Tensor:
         if units.shape[dim] > 1 and other.shape[dim] == 1:
+            partner = other != ZERO  # without one, the units along the axis need not agree
+            for axis, size in enumerate(units.shape):
+                if size == 1:
+                    partner = partner.any(axis, keepdim=True)
             known = units.amax(dim, keepdim=True)  # ZERO only where all are ZERO
-            self._tie(units.reshape(-1), known.expand_as(units).reshape(-1))
+            self._tie(
+                *(
+                    x.reshape(-1)
+                    for x in (units, torch.where(partner, known, ZERO).expand_as(units))
+                )
+            )
             return known
         return units
 

@@ -197,6 +197,8 @@ class Graph:
         ends = [end[(None,) * (weight.ndim - end.dim())] for end in ends]
         reason = f"weight `{name}` used more than once"
         space, *known = self.connections.get(name, (self.spaces[-1].name,))
+        if known:
+            self.coarse = self.coarse or reason
         if positions is None:
             for old, new in zip(known, ends, strict=False):
                 self.merge(old, new, reason)

@@ -1,0 +1,466 @@
+r"""Basis paths: coordinates of a ReLU network that do not change under rescaling.
+
+Every weight e = u → v that is not a free skeleton weight names one basis path: down the in-forest
+to u, along e, down the out-forest from v. Its value is :math:`v_e = I(u)\, w_e\, O(v)`, with I(u)
+the product of the in-edges up to u and O(v) that of the out-edges from v. Walking from unit u along
+the in-forest, the first in-edge that is not free is the *root* a(u), and
+:math:`I(u) = v_{a(u)} / O(u)`; so every weight is a ratio of two values,
+
+.. math:: w_e = \frac{v_e \, O(u)}{v_{a(u)} \, O(v)},
+
+which is a bijection once the free weights are given. All maps below multiply each weight tensor by
+a vector along its source axis and one along its target axis: O(m) time, no matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathspace.errors import PathspaceError
+from pathspace.network import Edge, Network
+from pathspace.rescaling import Rescaling, rescale_
+from pathspace.skeleton import Choice, Skeleton, WeightIndex, choose_skeleton
+from pathspace.weightgraph import Weights, sum_to
+
+Values = Mapping[str, Tensor] | Tensor
+
+
+class BasisPaths:
+    r"""The basis paths of a network for one skeleton.
+
+    Values, updates and gradients are dicts of tensors shaped like the weights (names are those of
+    the model's state; a batch norm is folded in eval mode), or flat vectors of length m − H
+    (:meth:`flat`, :meth:`unflat`). In the dicts the H places of the free weights are no
+    coordinates: values hold there the value of the unit's root path, gradients and updates 0.
+
+    Args:
+        network: the traced network.
+        choice: the skeleton: ``"modulo"`` (the papers'), ``"largest"``, an explicit mapping, or a
+            :class:`~pathspace.skeleton.Skeleton`; see :func:`pathspace.choose_skeleton`.
+        state: the state to choose the skeleton for; by default the model's.
+
+    Example:
+        >>> import torch, pathspace as ps
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1)
+        ... )
+        >>> network = ps.trace(model, torch.ones(1, 2))
+        >>> basis = ps.BasisPaths(network)
+        >>> basis.flat(basis.values()).shape  # m - H = 13 - 3
+        torch.Size([10])
+        >>> before = basis.flat(basis.values())
+        >>> _ = ps.rescale_(network, ps.random_rescaling(network))
+        >>> torch.allclose(basis.flat(basis.values()), before, rtol=1e-4)
+        True
+
+    Reference: Meng et al. 2019, sections 3.2 and 4; Zheng et al. 2019, Proposition 1.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        choice: Choice | Skeleton | Mapping[str, Sequence[WeightIndex]] = "modulo",
+        *,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.network = network
+        chosen = (
+            choice
+            if isinstance(choice, Skeleton)
+            else choose_skeleton(network, choice, state=state)
+        )
+        if chosen.graph.network is not network:
+            raise PathspaceError("the skeleton belongs to another network")
+        self.skeleton, self.graph = chosen, chosen.graph
+        self._free = self.graph.places(chosen.outgoing)
+        free = torch.isin(chosen.incoming, chosen.outgoing)  # in-edges that are out-edges too
+        free[0] = False
+        self._owner = _follow(torch.where(free, chosen.parent, torch.arange(self.graph.H + 1)))
+        self._root = self.graph.places(chosen.incoming[self._owner])
+        self._is_root = ~free
+        self._is_root[0] = False
+        self._sorted_free = chosen.outgoing[1:].sort().values
+
+    # Counting and naming -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of basis paths, m − H."""
+        return self.graph.m - self.graph.H
+
+    def __repr__(self) -> str:
+        roots = int(self._is_root.sum())
+        return f"<BasisPaths: {len(self):,} = m − H paths, {roots:,} of them roots>"
+
+    @property
+    def roots(self) -> Tensor:
+        """Coordinates of the roots, the *negative* basis paths of Zheng et al. (2019), sorted."""
+        return self.coordinate(self.skeleton.incoming[self._is_root]).sort().values
+
+    @property
+    def positive(self) -> Tensor:
+        """Coordinates of all basis paths that are not roots, sorted."""
+        others = torch.ones(len(self), dtype=torch.bool)
+        others[self.roots] = False
+        return others.nonzero().squeeze(1)
+
+    def coordinate(self, numbers: Tensor) -> Tensor:
+        """The place in the flat vector of weights that are not free, given by number."""
+        return numbers - torch.searchsorted(self._sorted_free, numbers)
+
+    def number(self, coordinates: Tensor) -> Tensor:
+        """The number of the weight that names a basis path; inverse of :meth:`coordinate`."""
+        shifted = self._sorted_free - torch.arange(self.graph.H)
+        return coordinates + torch.searchsorted(shifted, coordinates, right=True)
+
+    def path(self, coordinate: int) -> list[str]:
+        """The weights along one basis path, from its start to its end, by name."""
+        number = self.number(torch.tensor([coordinate]))
+        source, target = (int(end) for end in self.graph.places(number).ends())
+        upward, downward = [], []
+        while source:
+            upward.append(int(self.skeleton.incoming[source]))
+            source = int(self.skeleton.parent[source])
+        while target:
+            downward.append(int(self.skeleton.outgoing[target]))
+            target = int(self.skeleton.child[target])
+        return [self.graph.name(n) for n in (*reversed(upward), int(number), *downward)]
+
+    def exponents(self, path: Sequence[WeightIndex | int]) -> dict[int, int]:
+        """Write the value of any path as a product of powers of basis-path values.
+
+        Args:
+            path: its weights from a pinned unit to a pinned unit, as (parameter, index) or numbers.
+
+        Returns:
+            exponent by coordinate; positive and negative ones of the same root cancel.
+
+        Reference: Zheng et al. 2019, Proposition 1; Yi et al. 2019, Lemma 5.1.
+        """
+        numbers = torch.tensor(
+            [w if isinstance(w, int) else self.graph.number(*w) for w in path], dtype=torch.long
+        )
+        source, target = self.graph.places(numbers).ends()
+        if int(source[0]) or int(target[-1]) or bool((source[1:] != target[:-1]).any()):
+            raise PathspaceError("these weights do not form a path between pinned units")
+        kept = ~torch.isin(numbers, self._sorted_free)
+        powers: dict[int, int] = {}
+        for coordinate in self.coordinate(numbers[kept]).tolist():
+            powers[coordinate] = powers.get(coordinate, 0) + 1
+        hidden = source[kept & (source > 0)]
+        for coordinate in self.coordinate(self._root.numbers[hidden]).tolist():
+            powers[coordinate] = powers.get(coordinate, 0) - 1
+        return {coordinate: power for coordinate, power in powers.items() if power}
+
+    def flat(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The m − H coordinates of values, gradients or updates as one vector."""
+        whole = torch.cat([values[edge.parameter].reshape(-1) for edge in self.graph.edges])
+        keep = torch.ones(self.graph.m, dtype=torch.bool, device=whole.device)
+        keep[self._sorted_free.to(whole.device)] = False
+        return whole[keep]
+
+    def unflat(self, vector: Tensor, like: Mapping[str, Tensor] | None = None) -> Weights:
+        """The dict of a flat vector; 0 at the free weights."""
+        if vector.shape != (len(self),):
+            raise PathspaceError(f"expected a vector of length {len(self)}, got {vector.shape}")
+        whole = vector.new_zeros(self.graph.m)
+        keep = torch.ones(self.graph.m, dtype=torch.bool, device=vector.device)
+        keep[self._sorted_free.to(vector.device)] = False
+        whole = whole.masked_scatter(keep, vector)
+        parts = whole.split([edge.count for edge in self.graph.edges])
+        return {
+            edge.parameter: part.view(edge.shape)
+            for edge, part in zip(self.graph.edges, parts, strict=True)
+        }
+
+    # Values and weights ------------------------------------------------------------------------
+
+    def values(self, state: Mapping[str, Tensor] | None = None) -> Weights:
+        r"""The values :math:`v_e = I(u)\,w_e\,O(v)`; differentiable with respect to ``state``."""
+        weights = self.graph.weights(_detached(self.network) if state is None else state)
+        into, out = self._products(weights)
+        return {
+            edge.parameter: scaled(edge, weights[edge.parameter], out, into)
+            for edge in self.graph.edges
+        }
+
+    def weights(
+        self,
+        values: Values,
+        *,
+        free: Tensor | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Weights:
+        """The state of the model that has these values: the inverse of :meth:`values`.
+
+        Args:
+            values: dict or flat vector.
+            free: (H,) the free weights; by default those of ``state``.
+            state: where everything that values do not determine comes from (free weights, batch
+                norm statistics, parameters outside the graph); by default the model's state.
+        """
+        state = _detached(self.network) if state is None else state
+        given = self.unflat(values) if isinstance(values, Tensor) else values
+        kept = self._free.take(self.graph.weights(state))
+        if free is not None:
+            kept = torch.cat([kept.new_ones(1), free.to(kept)])
+        roots = self._root.take(given)
+        if not bool((roots != 0).all()):
+            scale = int((roots == 0).nonzero()[0])
+            name = self.graph.name(int(self._root.numbers[scale]))
+            raise PathspaceError(
+                f"the value of the root `{name}` of unit {self.graph.unit(scale)} is 0 (or too "
+                "small for its dtype), so the weights do not follow from the values; choose "
+                "another skeleton, or use float64"
+            )
+        out = _log_product(kept, self.skeleton.child)
+        into = _quotient(_signed_log(roots), out)
+        weights = {
+            edge.parameter: scaled(edge, given[edge.parameter], _inverse(out), _inverse(into))
+            for edge in self.graph.edges
+        }
+        weights = self._with_free(weights, kept)
+        return self.graph.state(weights, state)
+
+    def _with_free(self, weights: Weights, free: Tensor) -> Weights:
+        """Write the free weights into new tensors (out of place where autograd needs it)."""
+        weights = {k: w.clone() if w.requires_grad else w for k, w in weights.items()}
+        self._free.put_(weights, free)
+        return weights
+
+    def _products(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """I and O of every scale, as (2, H+1): sign and logarithm of the size."""
+        out = _log_product(self._free.take(weights), self.skeleton.child)
+        incoming = self.graph.places(self.skeleton.incoming).take(weights)
+        return _log_product(incoming, self.skeleton.parent), out
+
+    # Gradients and steps -----------------------------------------------------------------------
+
+    def pull(
+        self, gradients: Mapping[str, Tensor], state: Mapping[str, Tensor] | None = None
+    ) -> Weights:
+        r"""Gradients with respect to the values from gradients with respect to the weights.
+
+        The inverse chain rule: with :math:`\delta_e = \partial l/\partial w_e`,
+
+        .. math:: \frac{\partial l}{\partial v_e} = \frac{\delta_e}{I(u)O(v)}, \quad
+            \text{for a root } a \text{ minus } \frac{1}{v_a}\sum_{e:\,a(u)=a} \delta_e w_e,
+
+        the sum over weights that are not free. Also the vector-Jacobian product of
+        :meth:`weights`. Weights here are those of the graph (batch norm folded).
+
+        Reference: Meng et al. 2019, section 4.2 (inverse chain rule).
+        """
+        weights = self.graph.weights(_detached(self.network) if state is None else state)
+        into, out = self._products(weights)
+        result = {}
+        used = torch.zeros(self.graph.H + 1, dtype=torch.float64)
+        for edge in self.graph.edges:
+            gradient = gradients[edge.parameter]
+            result[edge.parameter] = scaled(edge, gradient, _inverse(out), _inverse(into))
+            if bool((edge.source_scale > 0).any()):
+                flow = sum_to(gradient * weights[edge.parameter], edge.source_scale.shape)
+                used.index_add_(0, edge.source_scale.reshape(-1), flow.reshape(-1).to(used))
+        used -= self._free.take(gradients, 0.0) * self._free.take(weights)
+        used[0] = 0.0
+        by_owner = torch.zeros_like(used).index_add_(0, self._owner, used)
+        rooted = self.graph.places(torch.where(self._is_root, self.skeleton.incoming, -1))
+        value = _plain(_product(into, out))
+        rooted.put_(result, rooted.take(result, 0.0) - by_owner / value)
+        self._free.put_(result, torch.zeros_like(used))
+        return result
+
+    vjp = pull
+
+    def jvp(self, tangent: Values, state: Mapping[str, Tensor] | None = None) -> Weights:
+        r"""Change of the weights for a change of the values, the free weights fixed.
+
+        .. math:: \dot w_e = w_e \Big(\frac{\dot v_e}{v_e} - \frac{\dot v_{a(u)}}{v_{a(u)}}\Big)
+        """
+        weights = self.graph.weights(_detached(self.network) if state is None else state)
+        given = self.unflat(tangent) if isinstance(tangent, Tensor) else tangent
+        into, out = self._products(weights)
+        relative = self._root.take(given, 0.0) / _plain(_product(into, out))
+        relative[0] = 0.0
+        result = {}
+        for edge in self.graph.edges:
+            own = scaled(edge, given[edge.parameter], _inverse(out), _inverse(into))
+            back = relative.to(own)[edge.source_scale.to(own.device)]
+            result[edge.parameter] = own - weights[edge.parameter] * back
+        self._free.put_(result, torch.zeros_like(relative))
+        return result
+
+    def push(self, update: Values, state: Mapping[str, Tensor] | None = None) -> Weights:
+        r"""The state after the step :math:`v \leftarrow v + u` (weight allocation).
+
+        .. math:: w_e \leftarrow \frac{w_e + u_e/(I(u)O(v))}{R_{a(u)}}, \qquad
+            R_a = 1 + u_a/v_a,
+
+        free weights unchanged: the form that is right for :math:`w_e = 0` too.
+
+        Raises:
+            PathspaceError: if a root would become 0 or change its sign (R ≤ 0), where the basis
+                ends: choose another skeleton first, or take a smaller step.
+
+        Reference: Meng et al. 2019, sections 4.3 and 11.1 (with the numerator corrected).
+        """
+        state = _detached(self.network) if state is None else state
+        weights = self.graph.weights(state)
+        given = self.unflat(update) if isinstance(update, Tensor) else update
+        into, out = self._products(weights)
+        ratio = 1 + self._root.take(given, 0.0) / _plain(_product(into, out))
+        ratio[0] = 1.0
+        if bool((ratio <= 0).any()):
+            scale = int((ratio <= 0).nonzero()[0])
+            root = self.graph.name(int(self._root.numbers[scale]))
+            raise PathspaceError(
+                f"the step takes the root `{root}` of unit {self.graph.unit(scale)} through zero; "
+                "take a smaller step or choose another skeleton"
+            )
+        result = {}
+        for edge in self.graph.edges:
+            step = scaled(edge, given[edge.parameter], _inverse(out), _inverse(into))
+            back = ratio.to(step)[edge.source_scale.to(step.device)]
+            result[edge.parameter] = (weights[edge.parameter] + step) / back
+        self._free.put_(result, self._free.take(weights))
+        return self.graph.state(result, state)
+
+    # Free weights ------------------------------------------------------------------------------
+
+    def free(self, state: Mapping[str, Tensor] | None = None) -> Tensor:
+        """(H,) the free skeleton weights."""
+        state = _detached(self.network) if state is None else state
+        return self._free.take(self.graph.weights(state))[1:]
+
+    def gauge(
+        self, state: Mapping[str, Tensor] | None = None, *, normalized: bool = False
+    ) -> Rescaling:
+        """The rescaling that makes the free skeleton weights +1 or −1.
+
+        The free weight of a unit that a batch norm with ``eps > 0`` reads is the batch norm's own
+        gain; it stays as it is unless ``normalized``, because the unit's scale is exact in eval
+        mode only.
+        """
+        state = _detached(self.network) if state is None else state
+        free, step = self._free.take(self.graph.weights(state)), self.skeleton.child
+        if not normalized:
+            kept = torch.cat([torch.tensor([True]), self.network.exact])
+            free, step = torch.where(kept, free, 1.0), torch.where(kept, step, 0)
+        return Rescaling(self.network, _log_product(free, step)[1, 1:])
+
+
+def gauge_(network: Network, choice: Choice | Skeleton = "modulo") -> BasisPaths:
+    """Rescale the model in place so that all free skeleton weights are ±1; keeps the function.
+
+    The gains of batch norms, which are the free weights of the units before them, stay as they
+    are (see :meth:`BasisPaths.gauge`), so that the function is kept in train mode too.
+
+    Returns:
+        the basis paths for that skeleton.
+    """
+    basis = BasisPaths(network, choice)
+    rescale_(network, basis.gauge())
+    return basis
+
+
+def skeleton_init_(
+    network: Network, choice: Choice | Skeleton = "modulo", value: float = 1.0
+) -> BasisPaths:
+    """Set all skeleton weights to 1, as the papers initialise: this changes the function.
+
+    It is the papers' initialisation for G-SGD and not a rescaling: it overwrites the weights of
+    the in-edges and out-edges (batch-norm weights, which the papers leave alone, are not touched).
+    To enter basis-path space with the function you have, use :func:`gauge_`.
+
+    Reference: Meng et al. 2019, section 11.3.
+    """
+    basis = BasisPaths(network, choice)
+    graph = basis.graph
+    state = network.state()
+    chosen = torch.unique(torch.cat([basis.skeleton.incoming[1:], basis.skeleton.outgoing[1:]]))
+    places = graph.places(chosen)
+    with torch.no_grad():
+        for block in places.blocks:
+            name = graph.edges[block.edge].parameter
+            if name not in graph.norms:
+                state[name][tuple(i.to(state[name].device) for i in block.index)] = value
+    return basis
+
+
+# Arithmetic ------------------------------------------------------------------------------------
+
+
+def scaled(edge: Edge, tensor: Tensor, at_target: Tensor, at_source: Tensor) -> Tensor:
+    """``tensor`` times a factor per target scale and one per source scale.
+
+    Factors are (2, H+1), sign and logarithm. They are multiplied one after the other, split so
+    that both stay near 1 even where one alone would overflow.
+    """
+    sides = []
+    for factor, scales in ((at_source, edge.source_scale), (at_target, edge.target_scale)):
+        sides.append(factor[:, scales] if bool((scales > 0).any()) else None)
+    source, target = sides
+    shift = torch.zeros((), dtype=torch.float64)
+    if source is not None and target is not None:
+        shift = (_middle(source[1]) - _middle(target[1])) / 2
+    result = tensor
+    for side, sign in ((source, -1), (target, 1)):
+        if side is not None:
+            factor = (side[0] * (side[1] + sign * shift).exp()).to(tensor)
+            fresh = result is tensor or result.requires_grad
+            result = result * factor if fresh else result.mul_(factor)
+    return result.clone() if result is tensor else result
+
+
+def _middle(logs: Tensor) -> Tensor:
+    return (logs.detach().amax() + logs.detach().amin()) / 2
+
+
+def _log_product(weights: Tensor, step: Tensor) -> Tensor:
+    """Product of weights along a forest from each node to its root, as sign and logarithm.
+
+    Pointer doubling: log2(depth) rounds of H-sized vectors.
+    """
+    result = _signed_log(weights)
+    neutral = torch.tensor([[1.0], [0.0]], dtype=result.dtype)
+    result = torch.cat([neutral, result[:, 1:]], 1)
+    while bool(step.any()):
+        result = _product(result, result[:, step])
+        step = step[step]
+    return result
+
+
+def _signed_log(values: Tensor) -> Tensor:
+    return torch.stack([values.detach().sign(), values.abs().log()])
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack([a[0] * b[0], a[1] + b[1]])
+
+
+def _inverse(a: Tensor) -> Tensor:
+    return torch.stack([a[0], -a[1]])
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([torch.tensor([[1.0], [0.0]]).to(a), _product(a, _inverse(b))[:, 1:]], 1)
+
+
+def _plain(a: Tensor) -> Tensor:
+    return a[0] * a[1].exp()
+
+
+def _follow(step: Tensor) -> Tensor:
+    """The fixed point that each node reaches by following ``step``."""
+    while True:
+        further = step[step]
+        if torch.equal(further, step):
+            return step
+        step = further
+
+
+def _detached(network: Network) -> dict[str, Any]:
+    return {name: tensor.detach() for name, tensor in network.state().items()}

@@ -1,0 +1,250 @@
+r"""The weights of the graph: a network's parameters with its batch norms folded in.
+
+In eval mode a batch norm is an affine map per channel: it multiplies by
+:math:`\gamma/\sqrt{\sigma^2+\varepsilon}` and adds
+:math:`\beta - \mu\gamma/\sqrt{\sigma^2+\varepsilon}`. Read as an edge from the unit in front of it
+to the unit behind it, and a bias, it makes the network an ordinary one with biases. Nothing is
+merged into the layer before: the edge is the only one that leaves its unit, so it becomes a free
+skeleton weight and every path value is that of the merged network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pathspace.errors import PathspaceError
+from pathspace.network import Edge, Network, Normalization
+
+Weights = dict[str, Tensor]
+
+
+class WeightGraph:
+    """Edges and weights of a network, batch norm folded; scalar weights are numbered 0..m-1.
+
+    Attributes:
+        network: the traced network.
+        edges: one per weight tensor; a folded batch norm's edge starts at the unit before it.
+        start: the number of the first scalar weight of each tensor, and m at the end.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.norms: dict[str, Normalization] = {}
+        for norm in network.normalizations:
+            if norm.mean is None or norm.variance is None:
+                raise PathspaceError(
+                    f"`{norm.layer}` is a batch norm without running statistics: in eval mode it "
+                    "uses those of the batch, so it cannot be folded; use track_running_stats=True"
+                )
+            if norm.weight is not None and norm.bias is None:
+                raise PathspaceError(f"`{norm.layer}` is a batch norm with a weight but no bias")
+            self.norms.setdefault(norm.weight or norm.variance, norm)
+        self.edges = tuple(self._edges())
+        counts = torch.tensor([0] + [edge.count for edge in self.edges])
+        self.start = counts.cumsum(0)
+
+    def _edges(self) -> list[Edge]:
+        edges = []
+        for edge in self.network.edges:
+            norm = self.norms.get(edge.parameter)
+            if norm is not None:
+                edge = replace(edge, source=norm.input, source_scale=norm.input_scale)
+            edges.append(edge)
+        for key, norm in self.norms.items():
+            if norm.weight is None:  # the gain is no parameter: it ends at pinned units
+                target_scale = self.network.scale[norm.output]
+                edges.append(
+                    Edge(
+                        parameter=key,
+                        shape=tuple(norm.input.shape),
+                        space=norm.layer,
+                        target=norm.output,
+                        source=norm.input,
+                        target_scale=target_scale,
+                        source_scale=norm.input_scale,
+                    )
+                )
+        return edges
+
+    @property
+    def m(self) -> int:
+        """Number of scalar weights."""
+        return int(self.start[-1])
+
+    @property
+    def H(self) -> int:
+        """Number of free scales."""
+        return self.network.H
+
+    def weights(self, state: Mapping[str, Tensor] | None = None) -> Weights:
+        """The weights of the graph for a state of the model (by default its own)."""
+        state = self.network.state() if state is None else state
+        weights = {}
+        for edge in self.edges:
+            norm = self.norms.get(edge.parameter)
+            weights[edge.parameter] = (
+                _entry(state, edge.parameter) if norm is None else gain(norm, state)
+            )
+        for norm in self.norms.values():
+            if norm.bias is not None:
+                weights[norm.bias] = weights[norm.bias] - state[norm.mean] * gain(norm, state)  # type: ignore[index]
+        return weights
+
+    def state(self, weights: Weights, state: Mapping[str, Tensor] | None = None) -> Weights:
+        """The state of the model that has these weights; statistics are those of ``state``."""
+        state = self.network.state() if state is None else state
+        result = dict(state)
+        names = _names(self.network)
+        for edge in self.edges:
+            norm = self.norms.get(edge.parameter)
+            if norm is not None and norm.weight is None:
+                continue
+            value = weights[edge.parameter]
+            if norm is not None:
+                value = value / _inverse_deviation(norm, state)
+            for name in names.get(edge.parameter, [edge.parameter]):
+                result[name] = value
+        for norm in self.norms.values():
+            if norm.bias is not None and norm.weight is not None:
+                shift = state[norm.mean] * weights[norm.weight]  # type: ignore[index]
+                for name in names.get(norm.bias, [norm.bias]):
+                    result[name] = weights[norm.bias] + shift
+        return result
+
+    def places(self, numbers: Tensor) -> Places:
+        """Prepare reading and writing the scalar weights of these numbers."""
+        return Places(self, numbers)
+
+    def number(self, parameter: str, index: tuple[int, ...] | int) -> int:
+        """The number of one scalar weight."""
+        for k, edge in enumerate(self.edges):
+            if edge.parameter == parameter:
+                place = index if isinstance(index, tuple) else (index,)
+                if len(place) != len(edge.shape) or any(
+                    not 0 <= i < n for i, n in zip(place, edge.shape, strict=True)
+                ):
+                    raise IndexError(f"`{parameter}` has shape {edge.shape}, not index {index}")
+                flat = 0
+                for i, size in zip(place, edge.shape, strict=True):
+                    flat = flat * size + i
+                return int(self.start[k]) + flat
+        known = ", ".join(edge.parameter for edge in self.edges)
+        raise KeyError(f"no weight `{parameter}` in the graph; there are: {known}")
+
+    def name(self, number: int) -> str:
+        """The scalar weight of a number, as ``layer.weight[2, 0]``."""
+        k = int(torch.searchsorted(self.start, number, right=True)) - 1
+        flat = torch.tensor(number - int(self.start[k]))
+        edge = self.edges[k]
+        index = [int(i) for i in torch.unravel_index(flat, edge.shape)] if edge.shape else []
+        return f"{edge.parameter}{index}" if index else edge.parameter
+
+    def unit(self, scale: int) -> str:
+        """The first unit that has a scale, as ``layer[3]``."""
+        unit = int((self.network.scale == scale).nonzero()[0])
+        for space in self.network.spaces:
+            if space.start <= unit < space.start + space.size:
+                return f"{space.name}[{unit - space.start}]"
+        return f"unit {unit}"
+
+
+@dataclass(frozen=True)
+class _Block:
+    edge: int
+    rows: Tensor  # places in the vector of numbers
+    index: tuple[Tensor, ...]  # places in the weight tensor
+
+
+class Places:
+    """Some scalar weights, to be gathered into a vector or written back, tensor by tensor."""
+
+    def __init__(self, graph: WeightGraph, numbers: Tensor) -> None:
+        self.graph, self.numbers = graph, numbers
+        block = torch.searchsorted(graph.start, numbers, right=True) - 1
+        self.blocks = []
+        for k in torch.unique(block[numbers >= 0]).tolist():
+            rows = ((block == k) & (numbers >= 0)).nonzero().squeeze(1)
+            flat = numbers[rows] - graph.start[k]
+            shape = graph.edges[k].shape
+            index = torch.unravel_index(flat, shape) if shape else ()
+            self.blocks.append(_Block(k, rows, tuple(index)))
+
+    def take(self, weights: Mapping[str, Tensor], fill: float = 1.0) -> Tensor:
+        """The weights as a float64 vector on the CPU; ``fill`` where the number is negative."""
+        found = torch.full((len(self.numbers),), fill, dtype=torch.float64)
+        for block in self.blocks:
+            tensor = weights[self.graph.edges[block.edge].parameter]
+            picked = tensor[_on(block.index, tensor)] if block.index else tensor.reshape(1)
+            found = found.index_put((block.rows,), picked.to("cpu", torch.float64))
+        return found
+
+    def put_(self, weights: Mapping[str, Tensor], values: Tensor) -> None:
+        """Write a vector into the weights, in place."""
+        for block in self.blocks:
+            tensor = weights[self.graph.edges[block.edge].parameter]
+            new = values[block.rows].to(tensor)
+            if block.index:
+                tensor[_on(block.index, tensor)] = new
+            else:
+                tensor.copy_(new[0])
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """The scales of the source and of the target of each weight; 0 where there is none."""
+        ends = torch.zeros(2, len(self.numbers), dtype=torch.long)
+        for block in self.blocks:
+            edge = self.graph.edges[block.edge]
+            for side, scales in enumerate((edge.source_scale, edge.target_scale)):
+                ends[side, block.rows] = pick(scales, block.index)
+        return ends[0], ends[1]
+
+
+def pick(table: Tensor, index: tuple[Tensor, ...]) -> Tensor:
+    """Entries of a tensor that broadcasts (axes of size 1) at places of the full shape."""
+    if not index:
+        return table.reshape(-1)
+    return table[
+        tuple(
+            i if size > 1 else torch.zeros_like(i)
+            for i, size in zip(index, table.shape, strict=True)
+        )
+    ]
+
+
+def sum_to(values: Tensor, shape: torch.Size) -> Tensor:
+    """Sum a tensor over the axes on which ``shape`` has size 1."""
+    dims = [d for d, size in enumerate(shape) if size == 1 and values.shape[d] > 1]
+    return (values.sum(dims, keepdim=True) if dims else values).expand(shape)
+
+
+def gain(norm: Normalization, state: Mapping[str, Tensor]) -> Tensor:
+    """What a batch norm in eval mode multiplies by."""
+    inverse = _inverse_deviation(norm, state)
+    return inverse if norm.weight is None else state[norm.weight] * inverse
+
+
+def _inverse_deviation(norm: Normalization, state: Mapping[str, Tensor]) -> Tensor:
+    assert norm.variance is not None
+    return (state[norm.variance] + norm.eps).rsqrt()
+
+
+def _on(index: tuple[Tensor, ...], tensor: Tensor) -> tuple[Tensor, ...]:
+    return tuple(i.to(tensor.device) for i in index)
+
+
+def _entry(state: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in state:
+        raise PathspaceError(f"the state has no entry `{name}`; pass all parameters and buffers")
+    return state[name]
+
+
+def _names(network: Network) -> dict[str, list[str]]:
+    """All names under which each parameter is registered."""
+    names: dict[int, list[str]] = {}
+    parameters = network.parameters()
+    for name, parameter in parameters.items():
+        names.setdefault(id(parameter), []).append(name)
+    return {name: names[id(parameter)] for name, parameter in parameters.items()}

@@ -1,0 +1,110 @@
+"""Enumeration against independent counting, and the claims of the papers about it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import pathspace as ps
+from cases import CASES, WIDTHS, Case, mlp
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+streams = pytest.mark.parametrize("streams", ["pinned", "shared"])
+
+
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS.keys())
+def test_paths_of_an_mlp_are_products_of_matrix_entries(widths):
+    model, x = Case("", lambda: mlp(*widths), widths[:1]).make()
+    network = ps.trace(model, x)
+    matrices = [layer.weight.detach() for layer in model if isinstance(layer, nn.Linear)]
+    by_hand = sorted(
+        math.prod(float(w[after, before]) for w, before, after in zip(matrices, p, p[1:]))  # noqa: B905
+        for p in itertools.product(*(range(h) for h in widths))
+    )
+    values = ps.path_values(network).sort().values
+    torch.testing.assert_close(values, torch.tensor(by_hand, dtype=torch.float64))
+    assert ps.count_paths(network) == math.prod(widths)
+
+
+@cases
+@streams
+def test_rank_of_the_structure_matrix_is_m_minus_H(case, streams):
+    model, x = case.make()
+    network = ps.trace(model, x, streams=streams)
+    matrix = ps.structure_matrix(network)
+    assert matrix.shape == (network.m, ps.count_paths(network))
+    assert int(torch.linalg.matrix_rank(matrix)) == network.m - network.H
+
+
+@cases
+def test_the_output_is_the_sum_over_paths(case):
+    model, x = case.make()
+    network = ps.trace(model, x, streams="shared")
+    torch.testing.assert_close(ps.output_from_paths(network, x), model(x))
+
+
+def test_activation_status_is_the_product_over_active_units():
+    model, x = Case("", lambda: mlp(3, 4, 4, 2), (3,)).make()
+    network = ps.trace(model, x)
+    graph = ps.BasisPaths(network).graph
+    first = model[0](x)
+    second = model[2](first.relu())
+    active = {"0": first > 0, "2": second > 0}
+    status = ps.path_activations(network, x)
+    for row, path in zip(status, ps.paths(network), strict=True):
+        names = [graph.name(number) for number in path]
+        hidden = [
+            int(name.split("[")[1].split(",")[0]) for name in names[:2]
+        ]  # weight[after, before]
+        expected = active["0"][:, hidden[0]] & active["2"][:, hidden[1]]
+        torch.testing.assert_close(row, expected.double())
+    assert 0 < float(status.mean()) < 1  # both kinds occur
+
+
+def test_path_values_are_invariant_and_weights_are_not():
+    model, x = CASES[-4].make()
+    network = ps.trace(model, x, streams="shared")
+    state = ps.rescale(network, ps.random_rescaling(network))
+    torch.testing.assert_close(ps.path_values(network, state), ps.path_values(network))
+    assert any(not torch.equal(state[name], tensor) for name, tensor in network.state().items())
+
+
+def test_too_many_paths_are_refused_with_their_number():
+    network = ps.trace(mlp(50, 50, 50, 50), torch.ones(1, 50))
+    with pytest.raises(ps.PathspaceError, match=r"6\.25e\+06 paths"):
+        ps.paths(network)
+    assert ps.count_paths(network) == 50**4
+
+
+def test_units_that_are_not_followed_one_by_one_are_refused():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.b(torch.cat([self.a(x).relu(), self.a(-x).relu()], 1))
+
+    with pytest.raises(ps.PathspaceError, match="used more than once"):
+        ps.paths(ps.trace(Twice(), torch.ones(1, 2)))
+
+
+def test_output_from_paths_says_what_stands_in_the_way():
+    model, x = CASES[-4].make()
+    assert isinstance(model, nn.Module)
+    with pytest.raises(ps.PathspaceError, match='streams="shared"'):
+        ps.output_from_paths(ps.trace(model, x, streams="pinned"), x)
+    gelu = nn.Sequential(nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 1))
+    with pytest.raises(ps.PathspaceError, match="gelu"):
+        ps.output_from_paths(ps.trace(gelu, torch.ones(1, 2)), torch.ones(1, 2))
+
+
+def test_enumeration_leaves_the_mode_of_the_model_alone():
+    model, x = CASES[0].make()
+    model.train()
+    ps.output_from_paths(ps.trace(model, x, streams="shared"), x)
+    assert model.training
