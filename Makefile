@@ -31,6 +31,8 @@ test: lint types  ## lint, types, tests, doctests and the README: what CI runs
 
 bench: $(INSTALLED)  ## how long things take, against their goals
 	$(BIN)/python -m benchmarks.trace
+	@echo
+	$(BIN)/python -m benchmarks.basis
 
 lint: $(INSTALLED)  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check

@@ -261,7 +261,7 @@ class BasisPaths:
         for edge in self.graph.edges:
             gradient = gradients[edge.parameter]
             result[edge.parameter] = scaled(edge, gradient, _inverse(out), _inverse(into))
-            if bool((edge.source_scale > 0).any()):
+            if edge.from_free:
                 flow = sum_to(gradient * weights[edge.parameter], edge.source_scale.shape)
                 used.index_add_(0, edge.source_scale.reshape(-1), flow.reshape(-1).to(used))
         used -= self._free.take(gradients, 0.0) * self._free.take(weights)
@@ -399,20 +399,25 @@ def scaled(edge: Edge, tensor: Tensor, at_target: Tensor, at_source: Tensor) -> 
     Factors are (2, H+1), sign and logarithm. They are multiplied one after the other, split so
     that both stay near 1 even where one alone would overflow.
     """
-    sides = []
-    for factor, scales in ((at_source, edge.source_scale), (at_target, edge.target_scale)):
-        sides.append(factor[:, scales] if bool((scales > 0).any()) else None)
-    source, target = sides
+    source = at_source[:, edge.source_scale] if edge.from_free else None
+    target = at_target[:, edge.target_scale] if edge.into_free else None
     shift = torch.zeros((), dtype=torch.float64)
     if source is not None and target is not None:
         shift = (_middle(source[1]) - _middle(target[1])) / 2
     result = tensor
     for side, sign in ((source, -1), (target, 1)):
         if side is not None:
-            factor = (side[0] * (side[1] + sign * shift).exp()).to(tensor)
+            factor = _along((side[0] * (side[1] + sign * shift).exp()).to(tensor), edge.shape)
             fresh = result is tensor or result.requires_grad
             result = result * factor if fresh else result.mul_(factor)
     return result.clone() if result is tensor else result
+
+
+def _along(factor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Repeat a factor over the kernel axes, so that it is contiguous where the weight is."""
+    if factor.dim() > 2 and factor.shape[0] == 1 and factor.shape[1] > 1:
+        return factor.expand(1, *shape[1:]).contiguous()
+    return factor
 
 
 def _middle(logs: Tensor) -> Tensor:

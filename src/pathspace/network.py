@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -71,6 +72,16 @@ class Edge:
     def scale(self, side: Literal["target", "source"]) -> Tensor:
         """The scales at one end."""
         return self.target_scale if side == "target" else self.source_scale
+
+    @cached_property
+    def into_free(self) -> bool:
+        """Whether any of these weights ends at a free unit."""
+        return bool((self.target_scale > 0).any())
+
+    @cached_property
+    def from_free(self) -> bool:
+        """Whether any of these weights starts at a free unit."""
+        return bool((self.source_scale > 0).any())
 
     def ratio(self, by_scale: Tensor) -> Tensor:
         """``by_scale[target] - by_scale[source]``, for logarithms of scales; broadcastable."""
