@@ -419,7 +419,7 @@ def _map(random: Random, shape: Shape, *, strided: bool = True, width: int | Non
     bias = random.choice([True, False])
     if len(shape) == 1:
         return Map(width, bias)
-    common = [g for g in (1, 2, 3, 4, 6) if shape[0] % g == 0 and width % g == 0]
+    common = [g for g in range(1, 7) if shape[0] % g == 0 and width % g == 0]
     return Map(
         width,
         bias,

@@ -49,7 +49,7 @@ def test_values_are_products_along_independent_paths(case, choice, streams):
         columns[numbers, coordinate] = 1.0
         by_hand.append(flat[numbers].prod())
     torch.testing.assert_close(basis.flat(basis.values()), torch.stack(by_hand))
-    assert len(basis) == network.m - network.H == int(torch.linalg.matrix_rank(columns))
+    assert len(basis) == basis.graph.m - network.H == int(torch.linalg.matrix_rank(columns))
     assert len({tuple(column.tolist()) for column in columns.T}) == len(basis)
 
 

@@ -39,7 +39,7 @@ STREAMS: tuple[Streams, ...] = ("pinned", "shared")
 laws = settings(
     derandomize=True,
     deadline=None,
-    max_examples=60,
+    max_examples=120,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 seeds = st.integers(0, 2**16)
@@ -254,7 +254,7 @@ def invariant_dimension(spec: Spec) -> int:
         return invariance_dimension(model, [x * sizes.view(-1, *[1] * len(spec.shape))])
 
 
-@settings(laws, max_examples=80)
+@settings(laws, max_examples=100)
 @given(networks(), st.sampled_from(STREAMS))
 def test_there_are_no_more_free_scales_than_invariant_directions(
     spec: Spec, streams: Streams

@@ -12,7 +12,9 @@ from pathspace.enumeration import (
 )
 from pathspace.equivalence import Verdict, are_equivalent
 from pathspace.errors import PathspaceError, RescalingError, TraceError, UnsupportedOperation
+from pathspace.flow import NoPathSum
 from pathspace.network import Edge, Network, Normalization, Space
+from pathspace.norms import path_norm
 from pathspace.rescaling import (
     Rescaling,
     carry_gradients,
@@ -34,6 +36,7 @@ __all__ = [
     "BasisPaths",
     "Edge",
     "Network",
+    "NoPathSum",
     "Normalization",
     "PathspaceError",
     "Rescaling",
@@ -56,6 +59,7 @@ __all__ = [
     "inverse",
     "output_from_paths",
     "path_activations",
+    "path_norm",
     "path_values",
     "paths",
     "random_rescaling",

@@ -18,6 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pathspace.units import PINNED
+
 Streams = Literal["pinned", "shared"]
 
 
@@ -74,6 +76,11 @@ class Edge:
         return self.target_scale if side == "target" else self.source_scale
 
     @cached_property
+    def from_constant(self) -> bool:
+        """Whether all these weights come from the constant, as biases do."""
+        return bool((self.source == PINNED).all())
+
+    @cached_property
     def into_free(self) -> bool:
         """Whether any of these weights ends at a free unit."""
         return bool((self.target_scale > 0).any())
@@ -127,6 +134,14 @@ class StateRef:
 
 
 @dataclass(frozen=True)
+class InputSpec:
+    """Shape and dtype of a tensor that the model takes."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
 class Node:
     """One recorded operation: ``function(*args, **kwargs)``, tensors replaced by references."""
 
@@ -154,7 +169,10 @@ class Network:
             the change is of the order eps/variance. In eval mode every scale is exact.
         joins: (target, source) units of sums; the edges of weight 1 of the graph.
         unreached: names of parameters that no traced operation uses.
-        program: the recorded operations; ``inputs``, ``outputs`` refer to it.
+        program: the recorded operations.
+        inputs: the arguments of the model, positional and by keyword; a tensor as
+            :class:`InputSpec`. In the program the k-th tensor is ``StateRef("input k")``.
+        outputs: what the model returns, tensors as references to the program.
     """
 
     model: nn.Module
@@ -167,7 +185,7 @@ class Network:
     joins: tuple[tuple[Tensor, Tensor], ...]
     unreached: tuple[str, ...]
     program: tuple[Node, ...]
-    inputs: Any
+    inputs: tuple[Any, Any]
     outputs: Any
     coarse: str | None = None
     _rows: list[tuple[str, ...]] = field(default_factory=list, repr=False)

@@ -156,9 +156,9 @@ def rescale(
     new = dict(old)
     names = _names_by_identity(network)
     for edge in network.edges:
-        if edge.moves():
-            weight = _entry(old, edge.parameter)
-            moved = _scaled(weight, edge.ratio(log), edge.parameter)
+        ratio = edge.ratio(log)
+        if bool(ratio.any()):
+            moved = _scaled(_entry(old, edge.parameter), ratio, edge.parameter)
             for name in names[edge.parameter]:
                 if name in new:
                     new[name] = moved
@@ -279,30 +279,39 @@ def _carried(
 ) -> list[tuple[Tensor, Tensor]]:
     """Pairs (tensor of the optimizer or gradient, its value after the rescaling)."""
     log = c._padded()
+    powers = _powers(optimizer) if bool(log.any()) else {}
     parameters = network.parameters()
     pairs = []
     for edge in network.edges:
-        if not edge.moves():
+        ratio = edge.ratio(log)
+        if not bool(ratio.any()):
             continue
         parameter = parameters[edge.parameter]
         for key, entry in optimizer.state.get(parameter, {}).items():
+            if (power := powers.get(key)) and isinstance(entry, Tensor):
+                name = f"{key}` of `{edge.parameter}"
+                pairs.append((entry, _scaled(entry, -power * ratio, name)))
+        if parameter.grad is not None:
+            gradient = _scaled(parameter.grad, -ratio, f"grad` of `{edge.parameter}")
+            pairs.append((parameter.grad, gradient))
+    return pairs
+
+
+def _powers(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """The powers of all the state that an optimizer holds; state of another kind is refused."""
+    powers = {}
+    for state in optimizer.state.values():
+        for key, entry in state.items():
             if entry is None or isinstance(entry, int | float):
                 continue
-            power = _POWERS.get(key)
-            if key == "momentum_buffer" and isinstance(optimizer, torch.optim.RMSprop):
-                power = None  # a sum of quotients of gradients
-            if power is None:
+            quotients = key == "momentum_buffer" and isinstance(optimizer, torch.optim.RMSprop)
+            if key not in _POWERS or quotients:
                 raise RescalingError(
                     f"do not know how the state {key!r} of {type(optimizer).__name__} transforms; "
                     "rescale before training starts, or without optimizer="
                 )
-            if power:
-                name = f"{key}` of `{edge.parameter}"
-                pairs.append((entry, _scaled(entry, -power * edge.ratio(log), name)))
-        if parameter.grad is not None:
-            scaled = _scaled(parameter.grad, -edge.ratio(log), edge.parameter)
-            pairs.append((parameter.grad, scaled))
-    return pairs
+            powers[key] = _POWERS[key]
+    return powers
 
 
 def _scaled(tensor: Tensor, log_factor: Tensor, name: str) -> Tensor:
@@ -358,7 +367,7 @@ def _from_spaces(network: Network, factors: Mapping[str, Any]) -> Rescaling:
         except KeyError as error:
             raise RescalingError(str(error.args[0])) from None
         scales = network.scale[space.units]
-        values = torch.as_tensor(value, dtype=torch.float64, device="cpu")
+        values = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         if values.dim() and values.shape != (space.size,):
             raise RescalingError(
                 f"space {name!r} has {space.size} units, got {tuple(values.shape)} factors"

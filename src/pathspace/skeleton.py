@@ -21,7 +21,6 @@ from torch import Tensor
 from pathspace.balancing import balance_weights
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
-from pathspace.units import PINNED
 from pathspace.weightgraph import WeightGraph, Weights, pick
 
 Choice = Literal["modulo", "largest"]
@@ -152,7 +151,7 @@ def _distance(graph: WeightGraph, side: Side) -> Tensor:
     while True:
         before = rank
         for edge in graph.edges:
-            if not _from_constant(edge):
+            if not edge.from_constant:
                 own = edge.scale(side)
                 steps = (rank[edge.scale(_OTHER[side])] + 1).clamp_max(far).expand(edge.shape)
                 dims = [d for d, size in enumerate(own.shape) if size == 1]
@@ -182,7 +181,7 @@ def _fill(
     best = numbers.clone()
     for k, edge in enumerate(graph.edges):
         own, other = edge.scale(side), edge.scale(_OTHER[side])
-        if _from_constant(edge) != constant or not bool(missing[own].any()):
+        if edge.from_constant != constant or not bool(missing[own].any()):
             continue
         weight = weights[edge.parameter].to("cpu", torch.float64)
         if logs is None:
@@ -207,11 +206,6 @@ def _fill(
         best = torch.where(first < graph.m, first, best)
         size = torch.where(missing, torch.maximum(size, new), size)
     return best
-
-
-def _from_constant(edge: Edge) -> bool:
-    """Whether all these weights come from the constant, as biases do."""
-    return bool((edge.source == PINNED).all())
 
 
 def _maximum(score: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:

@@ -101,9 +101,8 @@ class Partition:
         Returns:
             the scale of every unit, and H.
         """
-        roots = self.find(torch.arange(self.size))
-        free = roots > PINNED
-        index = torch.zeros(self.size, dtype=torch.long)
-        classes, index[free] = torch.unique(roots[free], return_inverse=True)
-        index[free] += 1
-        return index, len(classes)
+        units = torch.arange(self.size)
+        roots = self.find(units)
+        is_free_root = (roots == units) & (units > PINNED)
+        number = is_free_root.long().cumsum(0)
+        return torch.where(roots > PINNED, number[roots], 0), int(number[-1])

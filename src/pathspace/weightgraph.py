@@ -3,9 +3,11 @@ r"""The weights of the graph: a network's parameters with its batch norms folded
 In eval mode a batch norm is an affine map per channel: it multiplies by
 :math:`\gamma/\sqrt{\sigma^2+\varepsilon}` and adds
 :math:`\beta - \mu\gamma/\sqrt{\sigma^2+\varepsilon}`. Read as an edge from the unit in front of it
-to the unit behind it, and a bias, it makes the network an ordinary one with biases. Nothing is
-merged into the layer before: the edge is the only one that leaves its unit, so it becomes a free
-skeleton weight and every path value is that of the merged network.
+to the unit behind it, and a bias, it makes the network an ordinary one with biases. Its weights are
+not merged into the layer before: the edge is the only one that leaves its unit, so it becomes a
+free skeleton weight and every path value is that of the fused network. The bias of the layer
+before, if that layer feeds the batch norm alone, does become part of the batch norm's bias: only
+their sum :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}` is a weight of the graph.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class WeightGraph:
     Attributes:
         network: the traced network.
         edges: one per weight tensor; a folded batch norm's edge starts at the unit before it.
+        absorbed: by batch norm, the bias in front of it that is part of its own bias.
         start: the number of the first scalar weight of each tensor, and m at the end.
     """
 
@@ -43,6 +46,12 @@ class WeightGraph:
             if norm.weight is not None and norm.bias is None:
                 raise PathspaceError(f"`{norm.layer}` is a batch norm with a weight but no bias")
             self.norms.setdefault(norm.weight or norm.variance, norm)
+        biases = absorbed_biases(network)
+        self.absorbed = {
+            key: biases[norm.mean]
+            for key, norm in self.norms.items()
+            if norm.mean in biases and norm.bias is not None
+        }
         self.edges = tuple(self._edges())
         counts = torch.tensor([0] + [edge.count for edge in self.edges])
         self.start = counts.cumsum(0)
@@ -50,6 +59,8 @@ class WeightGraph:
     def _edges(self) -> list[Edge]:
         edges = []
         for edge in self.network.edges:
+            if edge.parameter in self.absorbed.values():
+                continue
             norm = self.norms.get(edge.parameter)
             if norm is not None:
                 edge = replace(edge, source=norm.input, source_scale=norm.input_scale)
@@ -89,10 +100,17 @@ class WeightGraph:
             weights[edge.parameter] = (
                 _entry(state, edge.parameter) if norm is None else gain(norm, state)
             )
-        for norm in self.norms.values():
+        for key, norm in self.norms.items():
             if norm.bias is not None:
-                weights[norm.bias] = weights[norm.bias] - state[norm.mean] * gain(norm, state)  # type: ignore[index]
+                weights[norm.bias] = weights[norm.bias] - self._mean(key, state) * gain(norm, state)
         return weights
+
+    def _mean(self, key: str, state: Mapping[str, Tensor]) -> Tensor:
+        """What a batch norm subtracts, less the bias in front of it."""
+        mean = self.norms[key].mean
+        assert mean is not None
+        bias = self.absorbed.get(key)
+        return state[mean] if bias is None else state[mean] - state[bias]
 
     def state(self, weights: Weights, state: Mapping[str, Tensor] | None = None) -> Weights:
         """The state of the model that has these weights; statistics are those of ``state``."""
@@ -108,9 +126,9 @@ class WeightGraph:
                 value = value / _inverse_deviation(norm, state)
             for name in names.get(edge.parameter, [edge.parameter]):
                 result[name] = value
-        for norm in self.norms.values():
+        for key, norm in self.norms.items():
             if norm.bias is not None and norm.weight is not None:
-                shift = state[norm.mean] * weights[norm.weight]  # type: ignore[index]
+                shift = self._mean(key, state) * weights[norm.weight]
                 for name in names.get(norm.bias, [norm.bias]):
                     result[name] = weights[norm.bias] + shift
         return result
@@ -218,6 +236,26 @@ def sum_to(values: Tensor, shape: torch.Size) -> Tensor:
     """Sum a tensor over the axes on which ``shape`` has size 1."""
     dims = [d for d, size in enumerate(shape) if size == 1 and values.shape[d] > 1]
     return (values.sum(dims, keepdim=True) if dims else values).expand(shape)
+
+
+def absorbed_biases(network: Network) -> dict[str, str]:
+    """By running mean of a batch norm: the bias of the layer that feeds this batch norm alone."""
+    read = torch.zeros(len(network.scale), dtype=torch.bool)
+    for units in (*(edge.source for edge in network.edges), *(part for _, part in network.joins)):
+        read[units.reshape(-1)] = True
+    biases: dict[int, Edge] = {}  # by first target
+    for edge in network.edges:
+        if edge.from_constant:
+            biases.setdefault(int(edge.target.reshape(-1)[0]), edge)
+    found = {}
+    for norm in network.normalizations:
+        bias = biases.get(int(norm.input[0]))
+        if norm.mean is None or bias is None:
+            continue
+        alone = not bool(read[norm.input].any()) and bool((norm.input_scale > 0).all())
+        if alone and torch.equal(bias.target.reshape(-1), norm.input):
+            found[norm.mean] = bias.parameter
+    return found
 
 
 def gain(norm: Normalization, state: Mapping[str, Tensor]) -> Tensor:

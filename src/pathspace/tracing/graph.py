@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -83,8 +84,10 @@ class Graph:
                 shape = self.parameters[name].shape
                 own = self.emit(self.layer(x), shape.numel()).view(shape)
                 self.connect(Value(None, x.dtype, weight=Weight(name), shape=shape), own, PINNED)
-                positions = x.weight.positions
-                x.units = own if positions is None else own.reshape(-1)[positions]
+                places = x.weight.positions
+                if places is not None:
+                    own = torch.where(places < 0, ZERO, own.reshape(-1)[places])
+                x.units = own
             return x.units
         zero = isinstance(x, int | float) and x == 0
         return torch.tensor(ZERO if zero else PINNED)
@@ -126,7 +129,7 @@ class Graph:
         out = torch.maximum(a, b)  # where one of the two is ZERO, the other
         if not differ.any():
             return out.expand(shape)
-        pairs, place = torch.unique(torch.stack([a[differ], b[differ]]), dim=1, return_inverse=True)
+        pairs, place = _distinct(torch.stack([a[differ], b[differ]]))
         self.tie(pairs[0], pairs[1], f"added to other units in {self.where()}")
         constant = (pairs == PINNED).any(0)  # PINNED itself is a constant: no path comes from it
         if constant.all():
@@ -161,8 +164,13 @@ class Graph:
 
     def merge(self, a: Tensor, b: Tensor, reason: str) -> None:
         """Two units share one scale, whatever ``streams`` says (weights used twice)."""
-        self.partition.tie(compact(a), compact(b))
-        spaces = [self.spaces_of(compact(x).reshape(-1)) for x in (a, b)]
+        a, b = compact(a), compact(b)
+        for units, others in ((a, b), (b, a)):
+            if bool((others == PINNED).any()):  # in no space that could hand its reasons on
+                units, others = torch.broadcast_tensors(units, others)
+                self.pin(units[others == PINNED], reason)
+        self.partition.tie(a, b)
+        spaces = [self.spaces_of(x.reshape(-1)) for x in (a, b)]
         for one, other in (spaces, spaces[::-1]):
             for index in one:
                 self.link(index, other, reason)
@@ -175,9 +183,16 @@ class Graph:
 
     def spaces_of(self, units: Tensor) -> list[int]:
         """Indices of the spaces that units belong to."""
-        starts = torch.tensor([space.start for space in self.spaces])
         units = units[units > PINNED]
-        return list(torch.unique(torch.searchsorted(starts, units, right=True) - 1).tolist())
+        if not len(units):
+            return []
+        starts = [space.start for space in self.spaces]
+        first = bisect.bisect_right(starts, int(units.min())) - 1
+        last = bisect.bisect_right(starts, int(units.max())) - 1
+        if first == last:  # the usual case
+            return [first]
+        places = torch.searchsorted(torch.tensor(starts), units, right=True) - 1
+        return list(torch.unique(places).tolist())
 
     # Weights -----------------------------------------------------------------------------------
 
@@ -209,10 +224,10 @@ class Graph:
                 self.connections[name] = (space, full[0], full[1])
             return
         # A view of the parameter: scatter the units back to the places in the parameter.
-        flat = positions.reshape(-1)
+        flat = positions[positions >= 0]
         full = []
         for index, end in enumerate(ends):
-            new = end.expand(positions.shape).reshape(-1)
+            new = end.expand(positions.shape)[positions >= 0]
             old = torch.full((shape.numel(),), ZERO)
             if known:
                 old = known[index].expand(shape).reshape(-1)
@@ -235,7 +250,7 @@ class Graph:
 
     # The result --------------------------------------------------------------------------------
 
-    def finish(self, inputs: int, outputs: Any) -> Network:
+    def finish(self, inputs: tuple[Any, Any], outputs: Any) -> Network:
         """Number the free scales and put everything together."""
         scale, free = self.partition.scales()
         edges = []
@@ -278,3 +293,10 @@ class Graph:
             replace(space, reasons=tuple(reasons) if is_pinned else ())
             for space, reasons, is_pinned in zip(self.spaces, self.reasons, pinned, strict=True)
         )
+
+
+def _distinct(pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct columns of a (2, n) tensor, and the place of every column among them."""
+    if bool((pairs[0].diff() > 0).all()):  # they are, as in every ordinary sum
+        return pairs, torch.arange(pairs.shape[1])
+    return torch.unique(pairs, dim=1, return_inverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,44 @@ import torch.nn.functional as F
 Rule = Callable[..., Any]
 
 
+_NAMESPACES: dict[str, Any] = {
+    "torch": torch,
+    "torch.nn.functional": F,
+    "torch.Tensor": torch.Tensor,
+    "torch._C._nn": torch._C._nn,
+    "torch.special": torch.special,
+}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """A function of torch by its place, because not all of them can be copied or pickled."""
+
+    owner: str
+    name: str
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """The function itself (of a property, its getter); ``None`` if torch has none."""
+        found: Any = getattr(_NAMESPACES[self.owner], self.name, None)
+        is_property = inspect.isgetsetdescriptor(found) or isinstance(found, property)
+        return found.__get__ if is_property else found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[type[Spelling], tuple[str, str]]:
+        return Spelling, (self.owner, self.name)
+
+
 @dataclass(frozen=True)
 class Operation:
     """An entry of the table: one spelling of an operation."""
 
     name: str
     rule: Rule
+    spelling: Spelling
     inplace: bool = False
     inplace_at: int | None = None  # position of the argument `inplace`, if there is one
 
@@ -32,7 +65,6 @@ class Operation:
 
 TABLE: dict[Any, Operation] = {}
 
-_NAMESPACES = (torch, F, torch.Tensor, torch._C._nn, torch.special)
 _OPERATORS = {
     "add": "add radd iadd",
     "sub": "sub isub",
@@ -44,9 +76,16 @@ _OPERATORS = {
     "rmatmul": "rmatmul",
     "pow": "pow ipow",
     "rpow": "rpow",
-    "setitem": "setitem",
-} | {name: name for name in "neg abs getitem iter gt lt ge le eq ne".split()}
-_INPLACE_OPERATORS = frozenset("iadd isub imul itruediv idiv imatmul ipow setitem".split())
+    "floor_divide": "floordiv ifloordiv rfloordiv",
+    "remainder": "mod imod rmod",
+    "bitwise_and": "and iand rand",
+    "bitwise_or": "or ior ror",
+    "bitwise_xor": "xor ixor rxor",
+    "bitwise_not": "invert",
+} | {name: name for name in "neg abs getitem setitem gt lt ge le eq ne".split()}
+_INPLACE_OPERATORS = frozenset(
+    "iadd isub imul itruediv idiv imatmul ipow ifloordiv imod iand ior ixor setitem".split()
+)
 
 
 def operation(names: str) -> Callable[[Rule], Rule]:
@@ -58,17 +97,15 @@ def operation(names: str) -> Callable[[Rule], Rule]:
 
     def register(rule: Rule) -> Rule:
         for name in names.split():
-            spellings = [(space, name, False) for space in _NAMESPACES]
-            spellings += [(space, f"{name}_", True) for space in _NAMESPACES]
+            spellings = [(Spelling(owner, name), False) for owner in _NAMESPACES]
+            spellings += [(Spelling(owner, f"{name}_"), True) for owner in _NAMESPACES]
             for stem in _OPERATORS.get(name, "").split():
-                spellings.append((torch.Tensor, f"__{stem}__", stem in _INPLACE_OPERATORS))
-            for space, spelling, inplace in spellings:
-                function = getattr(space, spelling, None)
-                if inspect.isgetsetdescriptor(function) or isinstance(function, property):
-                    function = function.__get__
-                if callable(function):
-                    at = _inplace_position(function)
-                    TABLE[function] = Operation(name, rule, inplace, at)
+                operator = Spelling("torch.Tensor", f"__{stem}__")
+                spellings.append((operator, stem in _INPLACE_OPERATORS))
+            for spelling, inplace in spellings:
+                if callable(spelling.function):
+                    at = _inplace_position(spelling.function)
+                    TABLE[spelling.function] = Operation(name, rule, spelling, inplace, at)
         return rule
 
     return register

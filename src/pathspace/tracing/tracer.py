@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +12,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pathspace.errors import TraceError
-from pathspace.network import Network, Node, Ref, StateRef, Streams
+from pathspace.network import InputSpec, Network, Node, Ref, StateRef, Streams
 from pathspace.tracing import rules
+from pathspace.tracing.constants import Constants
 from pathspace.tracing.graph import Graph, OnUnknown
 from pathspace.tracing.guards import module_paths, unchanged
 from pathspace.tracing.table import TABLE, function_name, is_inspection, overwrites
-from pathspace.tracing.values import Value, Weight, compact, leaves, map_leaves
+from pathspace.tracing.values import Value, Weight, compact, leaves, map_leaves, opened
 from pathspace.units import PINNED, ZERO
 
 
@@ -31,12 +32,14 @@ class Tracer(TorchFunctionMode):
         self.names: dict[int, str] = {}
         for name, tensor in [*self.graph.buffers.items(), *self.graph.parameters.items()]:
             self.names.setdefault(id(tensor), name)
+        self.constants = Constants()
         self.learnable = {id(parameter) for parameter in self.graph.parameters.values()}
         self.device = torch.device("cpu")
         self.inputs: list[Tensor] = []  # alive while the model runs
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Network:
         """Run the model on the shapes of the arguments and return the finished network."""
+        specs = map_leaves(_spec, (args, kwargs))
         args, kwargs = map_leaves(self._enter, args), map_leaves(self._enter, kwargs)
         graph = self.graph
         with unchanged(graph.model), module_paths(graph.model, graph.path), self:
@@ -51,7 +54,7 @@ class Tracer(TorchFunctionMode):
                     f"{type(error).__name__}: {error}"
                 ) from error
         graph.path.clear()
-        return graph.finish(len(self.inputs), self._leave(result))
+        return graph.finish(specs, self._leave(result))
 
     def _enter(self, leaf: Any) -> Any:
         """An input: each of its features is a pinned unit, the same in every sample."""
@@ -69,13 +72,16 @@ class Tracer(TorchFunctionMode):
 
     def _leave(self, result: Any) -> Any:
         """The outputs: their units are pinned."""
-        if not isinstance(result, Tensor | tuple | list | Mapping) and hasattr(result, "__dict__"):
-            result = vars(result)  # a dataclass or the like
         found = []
+        seen: dict[int, Any] = {}  # objects may refer to each other in a circle
 
         def leave(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
-                return leaf
+                inside = opened(leaf)
+                if inside is leaf or id(leaf) in seen:
+                    return leaf
+                seen[id(leaf)] = leaf
+                return map_leaves(leave, inside)
             value = self.value(leaf)
             self.graph.pin(self.graph.units(value), "output")
             found.append(value.ref)
@@ -86,7 +92,7 @@ class Tracer(TorchFunctionMode):
         if not found:
             raise TraceError(
                 f"the model returned {type(result).__name__}, in which there is no tensor; "
-                "return a tensor, or a tuple, list or dict of tensors"
+                "return a tensor, or a tuple, list, dict or dataclass of tensors"
             )
         return outputs
 
@@ -99,12 +105,15 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         """Apply the rule of an operation in place of the operation."""
         kwargs = kwargs or {}
+        if func is Tensor.__iter__:
+            return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
         tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = TABLE.get(func)
+        inplace = known.is_inplace(args, kwargs) if known else overwrites(func)
         if not any(t in self.values or id(t) in self.learnable for t in tensors):
             for tensor in tensors:
                 self._check_origin(tensor, func)
-            return self._constant(func, args, kwargs)
+            return self.constants.compute(func, args, kwargs, inplace)
         if known is None and is_inspection(func):
             return self.device if function_name(func) == "device" else func(*args, **kwargs)
         graph = self.graph
@@ -114,18 +123,7 @@ class Tracer(TorchFunctionMode):
         if kwargs.get("out") is not None:
             graph.refuse("the argument `out=` is not followed; use the returned tensor")
         result = rule(graph, *map_leaves(self._lift, args), **map_leaves(self._lift, kwargs))
-        inplace = known.is_inplace(args, kwargs) if known else overwrites(func)
-        return self._record(func, args, kwargs, result, inplace)
-
-    def _constant(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Compute what involves no activation and no parameter; never write to a buffer."""
-        if overwrites(func):
-            args = tuple(
-                a.clone() if isinstance(a, Tensor) and id(a) in self.names else a for a in args
-            )
-        return func(*args, **kwargs)
+        return self._record(known.spelling if known else func, args, kwargs, result, inplace)
 
     def _lift(self, leaf: Any) -> Any:
         return self.value(leaf) if isinstance(leaf, Tensor) else leaf
@@ -138,23 +136,32 @@ class Tracer(TorchFunctionMode):
         name = self.names.get(id(tensor))
         if id(tensor) in self.learnable and name is not None:
             value = Value(None, tensor.dtype, weight=Weight(name), shape=tensor.shape)
-        else:
-            self._check_origin(tensor, None)
-            zero = name is None and not tensor.is_meta and not bool(tensor.any())
-            units = torch.tensor(ZERO if zero else PINNED)
-            value = Value(units.expand(tensor.shape), tensor.dtype)
-        value.ref = StateRef(name) if name else tensor
+            value.ref = StateRef(name)
+            return value
+        self._check_origin(tensor, None)
+        current = self.constants.recorded(tensor)
+        known = name is not None and current is tensor  # a buffer may hold anything later on
+        zero = not known and not current.is_meta and not bool(current.any())
+        value = Value(torch.tensor(ZERO if zero else PINNED).expand(tensor.shape), tensor.dtype)
+        value.ref = StateRef(name) if name is not None and known else current
         return value
 
     def _check_origin(self, tensor: Tensor, func: Callable[..., Any] | None) -> None:
-        """A tensor without data that we did not make came from something we could not see."""
-        if tensor.is_meta and self.device.type != "meta":
-            if func is not None:
-                self.graph.operation = function_name(func)
+        """Refuse a constant that is none: something that we could not see has computed it."""
+        unseen = tensor.is_meta and self.device.type != "meta"
+        if not unseen and not self.constants.is_stale(tensor):
+            return
+        if func is not None:
+            self.graph.operation = function_name(func)
+        if unseen:
             self.graph.refuse(
                 "it meets a tensor that no visible operation computed (TorchScript or a custom "
                 "kernel?); replace that part by torch operations"
             )
+        self.graph.refuse(
+            "it reads memory that was written through another tensor (a view); "
+            "use torch.cat or out-of-place operations"
+        )
 
     def _record(
         self,
@@ -177,9 +184,11 @@ class Tracer(TorchFunctionMode):
         if isinstance(result, Value):
             result.ref = Ref(node)
             return self._wrap(result)
+        wrapped: list[Any] = []
         for item, value in enumerate(result):
-            value.ref = Ref(node, item)
-        wrapped = [self._wrap(value) for value in result]
+            if isinstance(value, Value):
+                value.ref = Ref(node, item)
+            wrapped.append(self._wrap(value) if isinstance(value, Value) else value)
         named = getattr(torch.return_types, graph.operation, None)
         return named(wrapped) if named else tuple(wrapped)
 
@@ -190,19 +199,30 @@ class Tracer(TorchFunctionMode):
             return self.graph.refuse("a parameter is changed in place during the forward pass")
         if value.shape != result.shape:
             self.graph.refuse("it changes a tensor's shape in place; use the out-of-place form")
-        if len(value.aliases) > 1 and not self._same_scales(value.units, result.units):
+        if len(value.aliases) > 1 and not self._is_harmless(value.units, result.units):
             self.graph.refuse(
                 "an in-place operation changes units that another tensor still shares; "
                 "use the out-of-place form"
             )
+        if tensor not in self.values:
+            self.constants.overwritten(tensor)
+            self.values[tensor] = value
         value.units, value.ref = result.units, ref
         return tensor
 
-    def _same_scales(self, a: Tensor, b: Tensor) -> bool:
+    def _is_harmless(self, old: Tensor, new: Tensor) -> bool:
+        """Whether a tensor that keeps the old units is still right: same scales, no new units."""
+        old, new = torch.broadcast_tensors(compact(old), compact(new))
         find = self.graph.partition.find
-        return torch.equal(*torch.broadcast_tensors(find(compact(a)), find(compact(b))))
+        kept = bool(((old == new) | (new == PINNED)).all())
+        return kept and torch.equal(find(old), find(new))
 
     def _wrap(self, value: Value) -> Tensor:
         tensor = torch.empty(value.shape, dtype=value.dtype, device="meta")
         self.values[tensor] = value
         return tensor
+
+
+def _spec(leaf: Any) -> Any:
+    """What is remembered of an argument of the model."""
+    return InputSpec(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class Weight:
     """A view of a parameter: entry i of the view is entry ``positions[i]`` of the parameter.
 
-    ``positions`` is ``None`` for the parameter as it is.
+    ``positions`` is ``None`` for the parameter as it is, and -1 where a movement put in a zero.
     """
 
     name: str
@@ -59,9 +61,16 @@ class Value:
         """Whether this is a parameter, or a view of one."""
         return self.units is None
 
-    def like(self, dtype: torch.dtype | None = None) -> Value:
+    def like(self, dtype: torch.dtype | None = None, *, alias: bool = False) -> Value:
         """The same units or weight, as the result of an operation."""
-        return Value(self.units, dtype or self.dtype, weight=self.weight, shape=self.shape)
+        result = Value(self.units, dtype or self.dtype, weight=self.weight, shape=self.shape)
+        return self._shared(result) if alias else result
+
+    def _shared(self, result: Value) -> Value:
+        """Note that a result may share memory with this value."""
+        result.aliases = self.aliases
+        result.aliases.add(result)
+        return result
 
     def with_units(self, units: Tensor, dtype: torch.dtype | None = None) -> Value:
         """A value of the same dtype with other units."""
@@ -69,16 +78,19 @@ class Value:
 
     def moved(self, movement: Callable[[Tensor], Tensor], *, alias: bool = True) -> Value:
         """Apply a movement of data to the units, or to the positions in a parameter."""
-        if self.units is None:
-            assert self.weight is not None
-            positions = movement(self.positions())
-            weight = Weight(self.weight.name, positions)
-            return Value(None, self.dtype, weight=weight, shape=positions.shape)
-        result = Value(movement(self.units), self.dtype)
-        if alias:
-            result.aliases = self.aliases
-            result.aliases.add(result)
-        return result
+        return self.moved_apart(lambda whole: [movement(whole)], alias=alias)[0]
+
+    def moved_apart(
+        self, movement: Callable[[Tensor], Sequence[Tensor]], *, alias: bool = True
+    ) -> list[Value]:
+        """Apply a movement into several tensors."""
+        if self.units is not None:
+            results = [Value(part, self.dtype) for part in movement(self.units)]
+            return [self._shared(result) for result in results] if alias else results
+        assert self.weight is not None
+        parts = [part - 1 for part in movement(self.positions() + 1)]  # a zero put in becomes -1
+        name = self.weight.name
+        return [Value(None, self.dtype, weight=Weight(name, p), shape=p.shape) for p in parts]
 
     def positions(self) -> Tensor:
         """For a view of a parameter: the place of every entry in the parameter."""
@@ -86,6 +98,18 @@ class Value:
         if self.weight.positions is None:
             return torch.arange(self.shape.numel()).view(self.shape)
         return self.weight.positions
+
+
+def without_data(leaf: Any) -> Any:
+    """In place of a value, a tensor of its shape and dtype that holds nothing."""
+    if isinstance(leaf, Value):
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+    return leaf
+
+
+def promoted(a: Any, b: Any) -> torch.dtype:
+    """The dtype of a sum or product of two operands."""
+    return torch.result_type(without_data(a), without_data(b))
 
 
 def values_in(tree: Any) -> list[Value]:
@@ -116,6 +140,16 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, slice):
         return slice(*(map_leaves(function, part) for part in (tree.start, tree.stop, tree.step)))
     return function(tree)
+
+
+def opened(thing: Any) -> Any:
+    """What an object that is no tuple, list or mapping holds: fields, attributes or elements."""
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    if isinstance(thing, set | frozenset | collections.deque):
+        return list(thing)
+    closed = isinstance(thing, Tensor | nn.Module | type) or callable(thing)
+    return thing if closed or not hasattr(thing, "__dict__") else dict(vars(thing))
 
 
 def compact(units: Tensor) -> Tensor:

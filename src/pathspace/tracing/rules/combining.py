@@ -11,7 +11,7 @@ from pathspace.tracing.graph import Graph
 from pathspace.tracing.rules.movement import is_constant
 from pathspace.tracing.rules.other import opaque, unknown
 from pathspace.tracing.table import operation
-from pathspace.tracing.values import Value, values_in
+from pathspace.tracing.values import Value, promoted, values_in
 from pathspace.units import PINNED, ZERO
 
 
@@ -21,11 +21,11 @@ def add(graph: Graph, input: Any, other: Any, *, alpha: Any = 1) -> Value:
     weights = [v for v in values_in((input, other)) if v.is_weight]
     if not weights:
         units = graph.join(graph.units(input), graph.units(other))
-        return values_in((input, other))[0].with_units(units)
+        return Value(units, promoted(input, other))
     if len(weights) == 2 or len(values_in((input, other))) == 1:
         return unknown(graph, input, other)
     data = other if input is weights[0] else input
-    return data.with_units(_bias(graph, weights[0], graph.units(data)))
+    return Value(_bias(graph, weights[0], graph.units(data)), promoted(input, other))
 
 
 @operation("rsub")
@@ -69,7 +69,7 @@ def multiply(graph: Graph, input: Any, other: Any) -> Any:
     shape = torch.broadcast_shapes(x.shape, y.shape)
     for scaled, plain in ((x, y), (y, x)):
         if graph.is_pinned(plain):
-            return values_in((input, other))[0].with_units(scaled.expand(shape))
+            return Value(scaled.expand(shape), promoted(input, other))
     return opaque(graph, input, other)
 
 
@@ -95,10 +95,11 @@ def divide(graph: Graph, input: Any, other: Any, *, rounding_mode: str | None = 
     """Division by a constant keeps the scale; by an activation it pins."""
     if rounding_mode is None and isinstance(input, Value):
         if not isinstance(other, Value):
-            return input.like()
+            return input.like(promoted(input, 1.0))
         if not input.is_weight and not other.is_weight and graph.is_pinned(graph.units(other)):
             shape = torch.broadcast_shapes(input.shape, other.shape)
-            return input.with_units(graph.units(input).expand(shape))
+            dtype = torch.promote_types(promoted(input, other), promoted(input, 1.0))
+            return Value(graph.units(input).expand(shape), dtype)
     if values_in((input, other)) and all(v.is_weight for v in values_in((input, other))):
         return unknown(graph, input, other)
     return opaque(graph, input, other)
@@ -111,9 +112,15 @@ _ARGUMENTS = {"norm": ["p", "dim", "keepdim"], "std": ["dim", "unbiased", "keepd
 def reduce(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
     """Homogeneous reductions over axes."""
     names = _ARGUMENTS.get(graph.operation, ["dim", "keepdim"])
+    if args and isinstance(args[0], bool):
+        names = names[1:]  # std(unbiased)
     given = dict(zip(names, args, strict=False)) | kwargs
+    if given.get("p") == 0:  # counts what is not zero
+        return opaque(graph, input, *args, **kwargs)
     dim = given.get("dim", given.get("axis"))
-    return input.with_units(_reduced(graph, input, dim, bool(given.get("keepdim", False))))
+    units = _reduced(graph, input, dim, bool(given.get("keepdim", False)))
+    counts = graph.operation in ("sum", "nansum") and not input.dtype.is_floating_point
+    return input.with_units(units, given.get("dtype") or (torch.int64 if counts else None))
 
 
 def _reduced(graph: Graph, input: Value, dim: Any, keepdim: bool) -> Tensor:

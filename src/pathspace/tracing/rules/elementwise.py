@@ -10,23 +10,23 @@ import torch
 from pathspace.tracing.graph import Graph
 from pathspace.tracing.rules.other import opaque, pin_all
 from pathspace.tracing.table import operation
-from pathspace.tracing.values import Value, values_in
+from pathspace.tracing.values import Value, promoted, values_in
 from pathspace.units import PINNED, ZERO
 
 
-@operation("""
-    relu leaky_relu rrelu abs absolute neg negative positive contiguous clone dropout dropout1d
-    dropout2d dropout3d feature_dropout conj resolve_conj resolve_neg
-""")
+@operation("relu leaky_relu rrelu abs absolute neg negative clone")
 def keep(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
     """Positively homogeneous: every value keeps its unit."""
     return input.like()
 
 
-@operation("detach data")
-def same_storage(graph: Graph, input: Value) -> Value:
-    """The same tensor under another name."""
-    return input.moved(lambda units: units)
+@operation("""
+    detach data positive contiguous dropout dropout1d dropout2d dropout3d feature_dropout conj
+    resolve_conj resolve_neg
+""")
+def keep_memory(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
+    """The same, but the result may be the very tensor that went in."""
+    return input.like(alias=True)
 
 
 _CASTS = {
@@ -34,10 +34,16 @@ _CASTS = {
     "double": torch.float64,
     "half": torch.float16,
     "bfloat16": torch.bfloat16,
+    "long": torch.int64,
+    "int": torch.int32,
+    "short": torch.int16,
+    "char": torch.int8,
+    "byte": torch.uint8,
+    "bool": torch.bool,
 }
 
 
-@operation("to type type_as float double half bfloat16 cpu cuda")
+@operation("to type type_as cpu cuda " + " ".join(_CASTS))
 def cast(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
     """Another dtype or device."""
     dtype = _CASTS.get(graph.operation, input.dtype)
@@ -46,9 +52,11 @@ def cast(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
             dtype = argument
         elif isinstance(argument, Value):
             dtype = argument.dtype
+    if dtype == torch.bool:  # whether it is zero does not depend on the scale
+        return Value(torch.tensor(PINNED).expand(input.shape), dtype)
     if not dtype.is_floating_point and input.dtype.is_floating_point:
         pin_all(graph, input)  # rounds
-    return input.like(dtype)
+    return input.like(dtype, alias=True)
 
 
 @operation("prelu")
@@ -124,10 +132,12 @@ def where(graph: Graph, condition: Value, *choices: Any) -> Any:
     """Each value is one of the two, so they must have one scale."""
     if len(choices) != 2:
         return opaque(graph, condition, *choices)
+    if graph.function is torch.Tensor.where:  # the method has its own order
+        condition, choices = choices[0], (condition, choices[1])
     graph.pin(graph.units(condition), f"decides in {graph.where()}")
     units = graph.join(*(graph.units(choice) for choice in choices))
     shape = torch.broadcast_shapes(units.shape, condition.shape)
-    return values_in((*choices, condition))[0].with_units(units.expand(shape))
+    return Value(units.expand(shape), promoted(*choices))
 
 
 @operation("masked_fill")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from pathspace.network import StateRef
 from pathspace.tracing.graph import Graph
-from pathspace.tracing.rules.other import unknown
+from pathspace.tracing.rules.other import data_dependent, unknown
 from pathspace.tracing.table import operation
-from pathspace.tracing.values import Value, constant_strides, map_leaves, values_in
+from pathspace.tracing.values import Value, compact, constant_strides, map_leaves, values_in
 from pathspace.units import PINNED, ZERO
 
 
@@ -124,27 +125,56 @@ def _constants(graph: Graph, tree: Any) -> Any:
 )
 def divide(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> list[Value]:
     """Movement into several tensors."""
-    whole = input.positions() if input.units is None else input.units
-    parts = graph.function(whole, *args, **kwargs)
-    return [input.moved(lambda _, part=part: part) for part in parts]  # type: ignore[misc]
-
-
-@operation("iter")
-def iterate(graph: Graph, input: Value) -> Any:
-    """Iteration over a tensor."""
-    return graph.refuse("a tensor is iterated over; use .unbind(0)")
+    return input.moved_apart(lambda whole: graph.function(whole, *args, **kwargs))
 
 
 @operation("getitem")
 def index(graph: Graph, input: Value, key: Any) -> Any:
-    """Indexing with integers, slices, None, Ellipsis and constant tensors."""
+    """Indexing with integers, slices, None, Ellipsis and tensors."""
+    key = key if isinstance(key, tuple) else (key,)
     if not all(is_constant(value) for value in values_in(key)):
-        return unknown(graph, input, key)
-    key = _constants(graph, key if isinstance(key, tuple) else (key,))
+        if any(value.dtype in (torch.bool, torch.uint8) for value in values_in(key)):
+            return data_dependent(graph, input, key)
+        return _choose(graph, input, key)
+    key = _constants(graph, key)
     whole_batch = bool(key) and isinstance(key[0], slice) and key[0] == slice(None)
-    if whole_batch and not input.is_weight:
+    # Index tensors that are not side by side put their own axis in front of all others.
+    if whole_batch and torch.empty(0, *input.shape[1:])[key].shape[0] == 0:
         return input.moved(lambda units: by_sample(units, lambda rows: rows[key]))
     return input.moved(lambda units: units[key])
+
+
+def _choose(graph: Graph, input: Value, key: tuple[Any, ...]) -> Value:
+    """Indexing with integers that depend on the data: any entry along an axis may be the one."""
+    for value in values_in(key):
+        graph.pin(graph.units(value), f"index in {graph.where()}")
+    axes = _indexed_axes(key, input.ndim)
+    kept = [axis for axis in range(input.ndim) if axis not in axes]
+    if input.is_weight:  # rows of a table: one unit for each place in a row
+        shape = [1 if axis in axes else size for axis, size in enumerate(input.shape)]
+        units = graph.emit(graph.layer(input), math.prod(shape)).view(shape)
+        graph.connect(input, units, PINNED)
+    else:
+        units = graph.constant_over(graph.units(input), kept)
+
+    def first(leaf: Any) -> Any:
+        return torch.zeros(leaf.shape, dtype=torch.long) if isinstance(leaf, Value) else leaf
+
+    return input.with_units(constant_strides(units.expand(input.shape)[map_leaves(first, key)]))
+
+
+def _indexed_axes(key: tuple[Any, ...], rank: int) -> list[int]:
+    """The axes along which tensors or lists choose entries."""
+    used = sum(1 for part in key if part is not None and part is not Ellipsis)
+    axis, axes = 0, []
+    for part in key:
+        if part is Ellipsis:
+            axis += rank - used
+        elif part is not None:
+            if isinstance(part, Value | list):
+                axes.append(axis)
+            axis += 1
+    return axes
 
 
 @operation("setitem")
@@ -157,6 +187,12 @@ def assign(graph: Graph, input: Value, key: Any, value: Any) -> Value:
     units = graph.units(input).clone(memory_format=torch.contiguous_format)
     units[_constants(graph, key if isinstance(key, tuple) else (key,))] = graph.units(value)
     return input.with_units(constant_strides(units))
+
+
+@operation("copy fill zero")
+def overwrite(graph: Graph, input: Value, source: Any = 0, *args: Any, **kwargs: Any) -> Value:
+    """Every value is replaced."""
+    return input.with_units(graph.units(kwargs.get("value", source)).expand(input.shape))
 
 
 @operation("cat concat concatenate stack hstack vstack dstack column_stack row_stack")
@@ -180,30 +216,29 @@ def concatenate(graph: Graph, tensors: Sequence[Value], *args: Any, **kwargs: An
 def pad(
     graph: Graph, input: Value, pad: Sequence[int], mode: str = "constant", value: Any = None
 ) -> Value:
-    """Padding; zeros agree with every scale, and copies along a constant axis keep its unit."""
+    """Padding; zeros agree with every scale, and copies keep their unit."""
+    if input.is_weight and not value:
+        return input.moved(lambda positions: _pad(positions, pad, mode, 0))
     units = graph.units(input)
+    return input.with_units(_pad(units, pad, mode, PINNED if value else ZERO, spread=not value))
+
+
+def _pad(units: Tensor, pad: Sequence[int], mode: str, fill: int, spread: bool = False) -> Tensor:
+    """Pad the last axes; with ``spread``, a unit that fills an axis fills its padding too."""
+    shape = list(units.shape)
+    units = compact(units)
     for axis in range(len(pad) // 2):
-        amounts = [0, 0] * axis + [pad[2 * axis], pad[2 * axis + 1]]
-        dim = units.dim() - 1 - axis
-        shape = list(units.shape)
-        shape[dim] += sum(amounts)
+        dim, amounts = len(shape) - 1 - axis, list(pad[2 * axis : 2 * axis + 2])
         if not any(amounts):
             continue
-        if mode == "constant" and (value or not _constant_along(units, dim)):
-            fill = PINNED if value else ZERO
-            units = _pad(units, amounts, fill, dim)
-        else:
-            if not _constant_along(units, dim):
-                units = graph.constant_over(units, [d for d in range(units.dim()) if d != dim])
-            units = units.narrow(dim, 0, 1).expand(shape)
-    return input.with_units(units)
-
-
-def _constant_along(units: Tensor, dim: int) -> bool:
-    return units.stride(dim) == 0 or units.shape[dim] == 1
-
-
-def _pad(units: Tensor, amounts: list[int], fill: int, dim: int) -> Tensor:
-    if dim == 0:
-        return F.pad(units, amounts, value=fill)
-    return by_sample(units, lambda rows: F.pad(rows, amounts, value=fill))
+        if units.shape[dim] > 1 or shape[dim] == 1 or not spread:
+            rows = units.expand(*units.shape[:dim], shape[dim], *units.shape[dim + 1 :])
+            rows = rows.movedim(dim, -1)
+            flat = rows.reshape(1, -1, shape[dim])
+            if mode == "constant":
+                flat = F.pad(flat, amounts, value=fill)
+            else:  # only for floating point numbers
+                flat = F.pad(flat.double(), amounts, mode).long()
+            units = flat.view(*rows.shape[:-1], -1).movedim(-1, dim)
+        shape[dim] += sum(amounts)
+    return units.expand(shape)

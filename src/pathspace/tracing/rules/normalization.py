@@ -31,9 +31,8 @@ def batch_norm(
 ) -> Any:
     """Batch norm divides the scale of its input out; weight and bias give its output a new one."""
     tensors = (running_mean, running_var, weight, bias)
-    for statistic in tensors[:2]:
-        if statistic is not None and not is_constant(statistic):
-            return opaque(graph, input, *tensors)
+    if any(value is not None and _state_name(value) is None for value in tensors[:2]):
+        return opaque(graph, input, *tensors)  # statistics that rescaling could not reach
     channels = input.shape[1]
     before = graph.constant_over(graph.units(input), [1]).reshape(-1).expand(channels)
     learnt = weight is not None and weight.is_weight
@@ -45,6 +44,7 @@ def batch_norm(
         if value is not None and value.is_weight:
             graph.connect(value, after, PINNED)
         elif value is not None:
+            pin_all(graph, value)
             graph.pin(after, "batch norm with a weight or bias that is no parameter")
     mean, variance = _state_name(running_mean), _state_name(running_var)
     for known in graph.normalizations:  # one layer used twice has one set of statistics
@@ -59,7 +59,9 @@ def batch_norm(
 
 
 def _state_name(value: Value | None) -> str | None:
-    return value.ref.name if value is not None and isinstance(value.ref, StateRef) else None
+    """The name of a parameter or buffer."""
+    stored = value is not None and is_constant(value) and isinstance(value.ref, StateRef)
+    return value.ref.name if value is not None and stored else None
 
 
 @operation("layer_norm")
@@ -127,8 +129,11 @@ def _affine(
     if weight is not None and weight.is_weight:
         units = graph.emit(graph.layer(weight), weight.shape.numel()).view(weight.shape)
         graph.connect(weight, units, PINNED)
-    if bias is not None and bias.is_weight:
+    elif weight is not None:
+        pin_all(graph, weight)
+    if bias is not None and bias.is_weight and units.dim():
         graph.connect(bias, units, PINNED)
     elif bias is not None:
+        pin_all(graph, bias)
         graph.pin(units, f"{graph.where()} has a bias that is no parameter")
     return input.with_units(units[(..., *(None,) * trailing)].expand(input.shape))

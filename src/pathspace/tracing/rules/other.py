@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathspace.tracing.graph import Graph
 from pathspace.tracing.table import operation
-from pathspace.tracing.values import Value, map_leaves, values_in
+from pathspace.tracing.values import Value, map_leaves, values_in, without_data
 from pathspace.units import PINNED
 
 # Not positively homogeneous, of the shape of their first argument.
@@ -27,8 +27,9 @@ _OTHER_SHAPE = """
     rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell bilinear cdist
     pairwise_distance cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss
     binary_cross_entropy binary_cross_entropy_with_logits kl_div gaussian_nll_loss argmax argmin
-    topk sort argsort median mode any all logical_and logical_or logical_xor one_hot glu outer cross
-    floor_divide count_nonzero heaviside hypot bucketize searchsorted cumprod log_sigmoid
+    topk sort argsort median mode any all logical_and logical_or logical_xor bitwise_and bitwise_or
+    bitwise_xor bitwise_not one_hot glu outer cross floor_divide count_nonzero heaviside hypot
+    bucketize searchsorted cumprod log_sigmoid
 """
 
 
@@ -43,20 +44,16 @@ def same_shape(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
 def opaque(graph: Graph, *args: Any, **kwargs: Any) -> Any:
     """Not positively homogeneous (or not known to be): whatever meets it is pinned."""
     pin_all(graph, (args, kwargs))
-    like = values_in((args, kwargs))[0]
-
-    def without_data(leaf: Any) -> Any:
-        if isinstance(leaf, Value):
-            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
-        return leaf
-
     result = graph.function(*map_leaves(without_data, args), **map_leaves(without_data, kwargs))
-    single = isinstance(result, Tensor)
-    results = [result] if single else list(result)
-    if not all(isinstance(leaf, Tensor) for leaf in results):
-        graph.refuse(f"it returns {type(result).__name__}, not only tensors")
-    made = [like.with_units(torch.tensor(PINNED).expand(x.shape), x.dtype) for x in results]
-    return made[0] if single else made
+    if isinstance(result, Tensor):
+        return _pinned_like(result)
+    if not isinstance(result, tuple | list) or not any(isinstance(x, Tensor) for x in result):
+        return graph.refuse(f"it returns {type(result).__name__}, not tensors")
+    return [_pinned_like(x) if isinstance(x, Tensor) else x for x in result]
+
+
+def _pinned_like(tensor: Tensor) -> Value:
+    return Value(torch.tensor(PINNED).expand(tensor.shape), tensor.dtype)
 
 
 def pin_all(graph: Graph, tree: Any) -> None:

@@ -102,7 +102,15 @@ for _n in (1, 2, 3):
 
 @operation("interpolate upsample upsample_nearest upsample_bilinear")
 def interpolate(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
-    """Resampling per channel."""
+    """Resampling per channel: copies, means of windows, or means of neighbours."""
+    default = "bilinear" if graph.operation == "upsample_bilinear" else "nearest"
+    mode = kwargs.get("mode", args[2] if len(args) > 2 else default)
     size = graph.function(torch.zeros(1, 1, *input.shape[2:]), *args, **kwargs).shape[2:]
+    spatial = len(size)
+    if mode.startswith("nearest"):
+        return _pool(graph, input, spatial, lambda x: graph.function(x, *args, **kwargs))
+    if mode == "area":
+        largest = getattr(F, f"adaptive_max_pool{spatial}d")
+        return _pool(graph, input, spatial, lambda x: largest(x, size))
     units = graph.constant_over(graph.units(input), [0, 1])
     return input.with_units(units.expand(*input.shape[:2], *size))

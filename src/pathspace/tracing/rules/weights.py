@@ -27,11 +27,15 @@ def _contract(
     """
     sizes = dict(zip(x_axes, x.shape, strict=True))
     for axis, size in zip(weight_axes, weight.shape, strict=True):
-        if sizes.setdefault(axis, size) != size:
+        if sizes.setdefault(axis, size) == 1:
+            sizes[axis] = size
+        elif size not in (1, sizes[axis]):
             raise RuntimeError(f"shapes {tuple(x.shape)} and {tuple(weight.shape)} do not fit")
+    weight = _expanded(weight, [sizes[axis] for axis in weight_axes])
+    x = _expanded(x, [sizes[axis] for axis in x_axes])
     shape = [sizes[axis] for axis in out_axes]
     if not weight.is_weight:
-        return _fixed_map(graph, weight, x, shape)
+        return _fixed_map(graph, [(weight, weight_axes), (x, x_axes)], out_axes, shape)
     read = [place for place, axis in enumerate(x_axes) if axis in weight_axes]
     source = _arrange(graph.constant_over(graph.units(x), read), x_axes, weight_axes)
     written = [axis for axis in weight_axes if axis in out_axes]
@@ -39,6 +43,10 @@ def _contract(
     target = units.view([sizes[axis] if axis in written else 1 for axis in weight_axes])
     graph.connect(weight, target, source)
     return x.with_units(_arrange(target, weight_axes, out_axes).expand(shape))
+
+
+def _expanded(value: Value, shape: Sequence[int]) -> Value:
+    return value if list(value.shape) == shape else value.moved(lambda t: t.expand(shape))
 
 
 def _arrange(units: Tensor, axes: str, wanted: str) -> Tensor:
@@ -52,15 +60,18 @@ def _arrange(units: Tensor, axes: str, wanted: str) -> Tensor:
     return units
 
 
-def _fixed_map(graph: Graph, weight: Value, x: Value, shape: Sequence[int]) -> Value:
-    """A linear map that is no parameter: all that it combines gets one scale."""
-    scaled, plain = (weight, x) if graph.is_pinned(graph.units(x)) else (x, weight)
-    if not graph.is_pinned(graph.units(plain)):
-        for value in (weight, x):
+def _fixed_map(
+    graph: Graph, factors: Sequence[tuple[Value, str]], out_axes: str, shape: Sequence[int]
+) -> Value:
+    """A product without a parameter: what is summed over gets one scale."""
+    scaled = [factor for factor in factors if not graph.is_pinned(graph.units(factor[0]))]
+    if len(scaled) > 1:
+        for value, _ in factors:
             graph.pin(graph.units(value), f"multiplied by another activation in {graph.where()}")
-        return x.with_units(torch.tensor(PINNED).expand(shape))
-    one = graph.constant_over(graph.units(scaled), [])
-    return x.with_units(one.reshape(()).expand(shape))
+    value, axes = scaled[0] if len(scaled) == 1 else factors[0]
+    kept = [place for place, axis in enumerate(axes) if axis in out_axes]
+    units = _arrange(graph.constant_over(graph.units(value), kept), axes, out_axes)
+    return value.with_units(units.expand(shape))
 
 
 _LEAD = "abcdefghijklm"
@@ -75,21 +86,19 @@ def linear(graph: Graph, input: Value, weight: Value, bias: Value | None = None)
     return result if bias is None else add(graph, result, bias)
 
 
-@operation("matmul mm bmm mv dot")
+@operation("matmul mm bmm mv dot vdot")
 def matmul(graph: Graph, input: Value, other: Value) -> Any:
     """A matrix product, of which one factor may be a parameter."""
-    weights = [value for value in (input, other) if value.is_weight]
-    if len(weights) == 2 or (weights and weights[0].ndim > 2):
+    if input.is_weight and other.is_weight:
         return unknown(graph, input, other)
-    left = _LEAD[: input.ndim - 1] + "z"
-    right = _LEAD.upper()[: other.ndim - 2] + "zy" if other.ndim > 1 else "z"
-    if not weights:
-        batch = torch.broadcast_shapes(input.shape[:-2], other.shape[:-2])
-        return _fixed_map(graph, other, input, [*batch, *input.shape[-2:-1], *other.shape[1:][-1:]])
-    if input.is_weight:  # (x, z) or (z,) times (*batch, z, y)
-        row = "" if input.ndim == 1 else "x"
-        return _contract(graph, input, row + "z", other, right, right.replace("z", row))
-    return _contract(graph, other, right, input, left, left.replace("z", "") + right[1:])
+    rank = max(input.ndim, other.ndim, 2)
+    batch = _LEAD[: rank - 2]
+    row, column = "x"[: input.ndim - 1], "y"[: other.ndim - 1]
+    left = batch[rank - input.ndim :] + row + "z" if row else "z"
+    right = batch[rank - other.ndim :] + "z" + column if column else "z"
+    if input.is_weight:
+        return _contract(graph, input, left, other, right, batch + row + column)
+    return _contract(graph, other, right, input, left, batch + row + column)
 
 
 @operation("rmatmul")
@@ -108,13 +117,13 @@ def addmm(graph: Graph, input: Value, mat1: Value, mat2: Value, **kwargs: Any) -
 
 @operation("einsum")
 def einsum(graph: Graph, equation: str, *operands: Any) -> Any:
-    """Two operands, one of them a parameter; no ellipsis and no repeated letters."""
+    """Two operands, at most one of them a parameter; no ellipsis and no repeated letters."""
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     axes = inputs.split(",")
     plain = arrow and "." not in equation and all(len(set(a)) == len(a) for a in axes)
-    if [value.is_weight for value in operands].count(True) != 1 or len(operands) != 2 or not plain:
+    if len(operands) != 2 or not plain or all(value.is_weight for value in operands):
         return opaque(graph, equation, *operands)
     w = 0 if operands[0].is_weight else 1
     return _contract(graph, operands[w], axes[w], operands[1 - w], axes[1 - w], out)
@@ -236,15 +245,20 @@ def embedding_bag(
     weight: Value,
     offsets: Value | None = None,
     max_norm: Any = None,
-    *args: Any,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
     per_sample_weights: Value | None = None,
-    **kwargs: Any,
+    include_last_offset: bool = False,
+    padding_idx: Any = None,
 ) -> Value:
     """Sums, means or maxima of rows of a table."""
     if per_sample_weights is not None:
         return graph.refuse("per_sample_weights are not followed; multiply the embeddings instead")
     rows = embedding(graph, input, weight, None, max_norm)
-    last = kwargs.get("include_last_offset", False)
-    bags = input.shape[:1] if input.ndim == 2 else ((offsets.shape[0] - last) if offsets else 1,)
+    bags = input.shape[:1]
+    if input.ndim == 1:
+        bags = torch.Size([offsets.shape[0] - include_last_offset if offsets is not None else 1])
     units = graph.units(rows).reshape(-1, rows.shape[-1])[0]
     return rows.with_units(units.expand(*bags, len(units)))

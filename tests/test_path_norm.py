@@ -1,0 +1,275 @@
+"""The path norm against enumeration and against products of dense matrices."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pathspace as ps
+from cases import CASES, Case, conv, mlp
+
+EXPONENTS = [1.0, 1.5, 2.0, 4.0, math.inf]
+exponents = pytest.mark.parametrize("p", EXPONENTS)
+DENSE = [case for case in CASES if len(case.shape) == 1]
+
+
+def norm_of(values: Tensor, p: float) -> Tensor:
+    return values.abs().max() if math.isinf(p) else (values.abs() ** p).sum() ** (1 / p)
+
+
+@pytest.mark.parametrize("case", DENSE, ids=lambda case: case.name)
+@exponents
+def test_it_is_the_norm_of_all_path_values(case, p):
+    model, x = case.make()
+    network = ps.trace(model, x, streams="shared")
+    expected = norm_of(ps.path_values(network), p)
+    torch.testing.assert_close(ps.path_norm(network, p), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        ps.path_norm(network, p, log=True), expected.log(), rtol=1e-12, atol=1e-12
+    )
+
+
+# Networks on images, unrolled: one dense matrix (and bias) per layer, columns are input entries.
+UNROLLED = {
+    "kernel 1": lambda: conv(1),
+    "kernel 3": lambda: conv(3),
+    "kernel 5": lambda: conv(5),
+    "batch norm": lambda: conv(3, batch_norm=True, bias=False),
+    "no bias": lambda: conv(3, bias=False),
+    "overlapping max-pool": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.Flatten(),
+        nn.Linear(3 * 4, 2),
+    ),
+    "dilated max-pool": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 1), nn.ReLU(), nn.MaxPool2d(2, 1, dilation=2), nn.Flatten(),
+        nn.Linear(3 * 4, 2),
+    ),
+    "average pool with padding": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 1), nn.ReLU(), nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+        nn.Flatten(), nn.Linear(3 * 9, 2),
+    ),
+    "average pool without padding counted": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 1), nn.ReLU(), nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+        nn.Flatten(), nn.Linear(3 * 4, 2),
+    ),
+    "adaptive pools of unequal windows": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Conv2d(3, 2, 1), nn.ReLU(),
+        nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(2 * 4, 2),
+    ),
+    "stride, groups, steep leak": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), nn.LeakyReLU(-1.5), nn.Flatten(),
+        nn.Linear(4 * 4, 2),
+    ),
+    "bilinear upsampling": lambda: nn.Sequential(
+        nn.Conv2d(2, 2, 1), nn.ReLU(), nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.Conv2d(2, 1, 3), nn.Flatten(), nn.Linear(36, 1),
+    ),
+    "nearest upsampling": lambda: nn.Sequential(
+        nn.Conv2d(2, 2, 1), nn.ReLU(), nn.Upsample(scale_factor=2), nn.Flatten(),
+        nn.Linear(128, 1),
+    ),
+    "transposed": lambda: nn.Sequential(
+        nn.ConvTranspose2d(2, 2, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(162, 2)
+    ),
+}  # fmt: skip
+
+
+def unrolled_norm(model: nn.Sequential, x: Tensor, p: float) -> Tensor:
+    """Layer by layer: the dense matrix of each, |.|^p, times a vector (or its maximum)."""
+    power = 1.0 if math.isinf(p) else p
+    shape = x.shape[1:]
+    flow = torch.ones(shape.numel(), dtype=torch.float64)
+    for layer in model:
+        if isinstance(layer, nn.LeakyReLU):
+            flow = flow * max(1.0, abs(layer.negative_slope)) ** power
+            continue
+        basis = torch.eye(shape.numel(), dtype=torch.float64).view(-1, *shape)
+        zero = torch.zeros(1, *shape, dtype=torch.float64)
+        if isinstance(layer, nn.MaxPool2d | nn.AdaptiveMaxPool2d):  # every entry of the window
+            matrix = layer(basis).flatten(1)
+            bias = torch.zeros(matrix.shape[1], dtype=torch.float64)
+        else:
+            bias = layer(zero).flatten()
+            matrix = layer(basis).flatten(1) - bias
+        if isinstance(layer, nn.ReLU | nn.Identity):
+            continue
+        shape = layer(zero).shape[1:]
+        products = matrix.abs() ** power * flow[:, None]
+        bias = bias.abs() ** power
+        flow = torch.maximum(products.amax(0), bias) if math.isinf(p) else products.sum(0) + bias
+    return flow.max() if math.isinf(p) else flow.sum() ** (1 / p)
+
+
+@pytest.mark.parametrize("name", UNROLLED)
+@exponents
+def test_networks_on_images_equal_their_unrolled_form(name, p):
+    model, x = Case(name, UNROLLED[name], (2, 4, 4)).make()
+    network = ps.trace(model, x)
+    if name == "transposed" and math.isinf(p):
+        with pytest.raises(ps.NoPathSum, match="transposed"):
+            ps.path_norm(network, p)
+        return
+    with torch.no_grad():
+        expected = unrolled_norm(model, x, p)
+    torch.testing.assert_close(ps.path_norm(network, p), expected, rtol=1e-10, atol=0)
+
+
+@exponents
+def test_it_does_not_change_under_rescaling_but_weights_do(p):
+    for case in CASES[::4]:
+        model, x = case.make()
+        network = ps.trace(model, x, streams="shared")
+        if case.name.startswith("grouped") and math.isinf(p):
+            continue
+        state = ps.rescale(network, ps.random_rescaling(network, normalized=True))
+        before, after = ps.path_norm(network, p), ps.path_norm(network, p, state=state)
+        torch.testing.assert_close(after, before, rtol=1e-9, atol=0)
+
+
+def test_a_network_and_its_fused_form_have_the_same_norm():
+    model, x = Case("", lambda: conv(3, batch_norm=True), (2, 4, 4)).make()
+    fused = copy.deepcopy(model)
+    fused[0] = torch.nn.utils.fusion.fuse_conv_bn_eval(fused[0], fused[1])
+    fused[1] = nn.Identity()
+    for p in EXPONENTS:
+        one, other = (ps.path_norm(ps.trace(m, x), p) for m in (model, fused))
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+def test_it_does_not_depend_on_the_batch_that_was_traced():
+    model, x = Case("", lambda: conv(3), (2, 4, 4)).make()
+    one, eight = (ps.path_norm(ps.trace(model, x[:n])) for n in (1, 8))
+    torch.testing.assert_close(one, eight)
+
+
+def test_differences_count_as_sums_and_constants_by_their_size():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 3, bias=False), nn.Linear(2, 3, bias=False)
+            self.register_buffer("mask", torch.tensor([1.0, -2.0, 0.0]))
+
+        def forward(self, x):
+            return (3 * self.a(x).relu() - self.b(x).relu() / 2) * self.mask
+
+    model = Model().double()
+    network = ps.trace(model, torch.ones(1, 2).double(), streams="shared")
+    a, b = model.a.weight.abs(), model.b.weight.abs()
+    expected = ((3 * a + b / 2).sum(1) * torch.tensor([1.0, 2.0, 0.0])).sum()
+    torch.testing.assert_close(ps.path_norm(network, 1), expected.detach())
+
+
+def test_biases_outputs_and_several_exponents():
+    model, x = Case("", lambda: mlp(3, 4, 2, bias=True), (3,)).make()
+    network = ps.trace(model, x)
+    w, v = model[0].weight.detach().abs(), model[2].weight.detach().abs()
+    per_output = (v @ w).sum(1)
+    found = ps.path_norm(network, 1, biases=False, per_output=True)
+    torch.testing.assert_close(found, per_output)
+    with_bias = per_output + v @ model[0].bias.detach().abs() + model[2].bias.detach().abs()
+    torch.testing.assert_close(ps.path_norm(network, 1, per_output=True), with_bias)
+    several = ps.path_norm(network, EXPONENTS)
+    for value, p in zip(several, EXPONENTS, strict=True):
+        torch.testing.assert_close(value, ps.path_norm(network, p))
+    with pytest.raises(ValueError, match="at least 1"):
+        ps.path_norm(network, 0.5)
+
+
+def test_it_is_differentiable():
+    model, x = Case("", lambda: conv(3, batch_norm=True), (2, 4, 4)).make()
+    network = ps.trace(model, x)
+    state = {name: t.detach() for name, t in network.state().items()}
+
+    def norm(kernel, gain, bias):
+        given = {**state, "0.weight": kernel, "1.weight": gain, "8.bias": bias}
+        return ps.path_norm(network, 1.5, state=given, log=True)
+
+    inputs = [state[n].clone().requires_grad_() for n in ("0.weight", "1.weight", "8.bias")]
+    assert torch.autograd.gradcheck(norm, inputs)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logarithms_of_deep_networks_are_finite(size, dtype):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(1000) for layer in (nn.Linear(4, 4, bias=False), nn.ReLU())]
+    model = nn.Sequential(*layers)
+    logs, flow, log = [], torch.ones(4, dtype=torch.float64), 0.0
+    with torch.no_grad():
+        for layer in layers[::2]:
+            layer.weight.mul_(size)
+            flow = layer.weight.double().square() @ flow
+            log += float(flow.sum().log())
+            flow = flow / flow.sum()
+            logs.append(log)
+    network = ps.trace(model, torch.ones(1, 4))
+    found = ps.path_norm(network, 2, log=True, dtype=dtype)
+    assert math.isclose(float(found), log / 2, rel_tol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e-30])
+def test_weights_of_extreme_size(factor):
+    model, x = Case("", lambda: mlp(3, 4, 4, 4, 2), (3,)).make()
+    network = ps.trace(model, x)
+    before = ps.path_norm(network, 4, log=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    torch.testing.assert_close(
+        ps.path_norm(network, 4, log=True), before + 4 * math.log(factor), rtol=1e-12, atol=0
+    )
+
+
+def test_a_network_whose_paths_are_all_zero_has_norm_zero():
+    model, x = Case("", lambda: mlp(3, 4, 2), (3,)).make()
+    with torch.no_grad():
+        model[2].weight.zero_()
+    network = ps.trace(model, x)
+    assert float(ps.path_norm(network)) == 0.0
+    assert float(ps.path_norm(network, log=True)) == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [(nn.ReLU6(), "hardtanh"), (nn.GELU(), "gelu"), (nn.Sigmoid(), "sigmoid"),
+     (nn.Softmax(1), "softmax"), (nn.LayerNorm(3), "layer_norm"), (nn.Hardtanh(), "hardtanh")],
+)  # fmt: skip
+def test_operations_that_are_not_homogeneous_are_refused_by_name(layer, name):
+    model = nn.Sequential(nn.Linear(2, 3), layer, nn.Linear(3, 1))
+    with pytest.raises(ps.NoPathSum, match=rf"`1` \({name}\)"):
+        ps.path_norm(ps.trace(model, torch.ones(1, 2)))
+
+
+def test_products_of_activations_are_refused():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(2, 3)
+
+        def forward(self, x):
+            h = F.relu(self.a(x))
+            return h * h
+
+    with pytest.raises(ps.NoPathSum, match="mul"):
+        ps.path_norm(ps.trace(Gated(), torch.ones(1, 2)))
+
+
+def test_nothing_of_the_model_is_touched():
+    model, x = Case("", lambda: conv(3, batch_norm=True), (2, 4, 4)).make()
+    model.train()
+    network = ps.trace(model, x)
+    before = {n: (t._version, t.clone()) for n, t in network.state().items()}
+    calls = []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    ps.path_norm(network, EXPONENTS)
+    assert model.training
+    assert all(
+        t._version == before[n][0] and torch.equal(t, before[n][1])
+        for n, t in network.state().items()
+    )
+    assert len(calls) <= 1  # at most a trace for one sample; the norm runs the recorded program
