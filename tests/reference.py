@@ -1,5 +1,6 @@
 """Slow and obviously right: what the fast code is compared with."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,13 +13,15 @@ from pathspace.network import Ref, StateRef
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """All tensors in nested tuples, lists, dicts and objects with attributes, in order."""
+    """All tensors in nested tuples, lists, dicts, dataclasses and other objects, in order."""
     if isinstance(tree, Tensor):
         return [tree]
+    if dataclasses.is_dataclass(tree):
+        tree = [getattr(tree, field.name) for field in dataclasses.fields(tree)]
+    elif hasattr(tree, "things"):
+        tree = tree.things
     if isinstance(tree, dict):
         tree = list(tree.values())
-    elif hasattr(tree, "__dict__"):
-        tree = list(vars(tree).values())
     if isinstance(tree, tuple | list):
         return [tensor for branch in tree for tensor in tensors_in(branch)]
     return []
@@ -47,7 +50,11 @@ def invariance_dimension(model: nn.Module, examples: Sequence[Any]) -> int:
     rows = []
     for _ in range(weights + 5):
         gradients = torch.autograd.grad(
-            outputs, parameters, torch.randn_like(outputs), retain_graph=True, materialize_grads=True
+            outputs,
+            parameters,
+            torch.randn_like(outputs),
+            retain_graph=True,
+            materialize_grads=True,
         )
         rows.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     jacobian = torch.stack(rows)

@@ -16,7 +16,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import pathspace as ps
-from pathspace.cli import COLUMNS, application
+from pathspace.cli import application
 from pathspace.experiments import models
 from pathspace.experiments.loading import LoadingError, load_model, load_weights
 
@@ -134,7 +134,7 @@ def test_terminal_gets_a_table_that_fits(invoke: Invoke, width: int) -> None:
     network = traced("resnet18-thin")
     assert "".join(network.totals().split()) in squeezed
     if width >= 80:
-        assert text.splitlines()[1].split() == list(COLUMNS)
+        assert text.splitlines()[1].split() == list(ps.Network.COLUMNS)
         assert all(space.name in text for space in network.spaces)
         assert "16 free*" in text
         assert "* up to eps in train mode: read by batch norm; exact in eval mode" in text
@@ -154,7 +154,7 @@ def test_terminal_shows_layer_names_as_they_are(
 
 
 def test_columns_are_those_of_the_network() -> None:
-    assert tuple(str(traced(MLP)).splitlines()[0].split()) == COLUMNS
+    assert tuple(str(traced(MLP)).splitlines()[0].split()) == ps.Network.COLUMNS
 
 
 def test_json_has_rows_and_totals(invoke: Invoke) -> None:

@@ -231,14 +231,13 @@ def _dtype(text: str) -> torch.dtype:
 
 # What a person sees ------------------------------------------------------------------------------
 
-COLUMNS = ("layer", "operation", "weights", "units", "scales")
 READ_BY_BATCH_NORM = " (up to eps in train mode: read by batch norm)"
 
 
 def _show_network(console: Console, title: str, network: Network) -> None:
     """The table in colour and in the width there is; on 80 columns every character counts."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for column in COLUMNS:
+    for column in network.COLUMNS:
         table.add_column(column, justify="right" if column == "units" else "left", overflow="fold")
     for *cells, scales in network.rows():
         status = Text(scales.replace(READ_BY_BATCH_NORM, "*"))

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +94,6 @@ class Edge:
         """``by_scale[target] - by_scale[source]``, for logarithms of scales; broadcastable."""
         return by_scale[self.target_scale] - by_scale[self.source_scale]
 
-    def moves(self) -> bool:
-        """Whether any rescaling changes this parameter."""
-        return bool((self.target_scale != self.source_scale).any())
-
 
 @dataclass(frozen=True)
 class Normalization:
@@ -153,7 +149,7 @@ class Node:
     inplace: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class Network:
     """A traced model: its units, weights and free scales. Made by :func:`pathspace.trace`.
 
@@ -166,13 +162,16 @@ class Network:
         scale: (number of units,) the scale of every unit; 0 is pinned, 1..H are free.
         exact: (H,) whether the scale leaves the function unchanged in train mode too. Only a scale
             that a batch norm divides out is not: there the batch norm's ``eps`` does not scale, so
-            the change is of the order eps/variance. In eval mode every scale is exact.
+            the change is of the order eps/variance. In eval mode every scale is exact (unless the
+            batch norm has no running statistics: then it always works as in train mode).
         joins: (target, source) units of sums; the edges of weight 1 of the graph.
         unreached: names of parameters that no traced operation uses.
         program: the recorded operations.
         inputs: the arguments of the model, positional and by keyword; a tensor as
             :class:`InputSpec`. In the program the k-th tensor is ``StateRef("input k")``.
         outputs: what the model returns, tensors as references to the program.
+        coarse: why the graph does not tell single units apart somewhere, if so; scales are right
+            all the same, but paths cannot be listed one by one.
     """
 
     model: nn.Module
@@ -188,7 +187,6 @@ class Network:
     inputs: tuple[Any, Any]
     outputs: Any
     coarse: str | None = None
-    _rows: list[tuple[str, ...]] = field(default_factory=list, repr=False)
 
     @property
     def H(self) -> int:
@@ -221,7 +219,17 @@ class Network:
         """The model's parameters by name, shared ones under each of their names."""
         return dict(self.model.named_parameters(remove_duplicate=False))
 
+    def names(self) -> dict[str, list[str]]:
+        """All names under which each parameter is registered, by each of them."""
+        names: dict[int, list[str]] = {}
+        parameters = self.parameters()
+        for name, parameter in parameters.items():
+            names.setdefault(id(parameter), []).append(name)
+        return {name: names[id(parameter)] for name, parameter in parameters.items()}
+
     # What a person sees ----------------------------------------------------------------------
+
+    COLUMNS: ClassVar = ("layer", "operation", "weights", "units", "scales")
 
     def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """The rows of the table: layer, operation, weights, units, scales."""
@@ -263,9 +271,8 @@ class Network:
         return line
 
     def __str__(self) -> str:
-        header = ("layer", "operation", "weights", "units", "scales")
-        rows = [header, *self.rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header) - 1)]
+        rows = [self.COLUMNS, *self.rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.COLUMNS) - 1)]
         right = {3}
         lines = []
         for row in rows:
@@ -287,7 +294,7 @@ class Network:
         def line(cells: tuple[str, ...], tag: str) -> str:
             return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
 
-        head = line(("layer", "operation", "weights", "units", "scales"), "th")
+        head = line(self.COLUMNS, "th")
         body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in self.rows())
         caption = html.escape(self.totals()).replace("\n", "<br>")
         return (

@@ -56,8 +56,8 @@ def path_norm(
         ...     _ = model[0].weight.copy_(torch.tensor([[1.0, 2.0], [0.0, -3.0]]))
         ...     _ = model[2].weight.copy_(torch.tensor([[2.0, -1.0]]))
         >>> network = ps.trace(model, torch.ones(1, 2))
-        >>> ps.path_norm(network, 1)  # |1·2| + |2·2| + |0·1| + |3·1|
-        tensor(9., dtype=torch.float64)
+        >>> round(float(ps.path_norm(network, 1)), 6)  # |1·2| + |2·2| + |0·1| + |3·1|
+        9.0
 
     Reference: Neyshabur et al. 2017, Eq. (5).
     """

@@ -154,7 +154,7 @@ def rescale(
     log = rescaling(network, c)._padded()
     old = dict(network.state() if state is None else state)
     new = dict(old)
-    names = _names_by_identity(network)
+    names = network.names()
     for edge in network.edges:
         ratio = edge.ratio(log)
         if bool(ratio.any()):
@@ -249,7 +249,7 @@ def carry_gradients(
 ) -> dict[str, Tensor]:
     """Gradients at the rescaled weights: they transform inversely to the weights."""
     log = rescaling(network, c)._padded()
-    names = _names_by_identity(network)
+    names = network.names()
     ratios = {name: edge.ratio(log) for edge in network.edges for name in names[edge.parameter]}
     return {
         name: _scaled(gradient, -ratios[name], name) if name in ratios else gradient
@@ -341,15 +341,6 @@ def _out_of_range(name: str, dtype: torch.dtype) -> RescalingError:
         f"`{name}` leaves the range of {str(dtype).removeprefix('torch.')} under this rescaling; "
         "use smaller factors or a wider dtype"
     )
-
-
-def _names_by_identity(network: Network) -> dict[str, list[str]]:
-    """All names under which each parameter is registered."""
-    names: dict[int, list[str]] = {}
-    parameters = network.parameters()
-    for name, parameter in parameters.items():
-        names.setdefault(id(parameter), []).append(name)
-    return {name: names[id(parameter)] for name, parameter in parameters.items()}
 
 
 def _entry(state: Mapping[str, Tensor], name: str) -> Tensor:

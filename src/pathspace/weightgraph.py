@@ -116,7 +116,7 @@ class WeightGraph:
         """The state of the model that has these weights; statistics are those of ``state``."""
         state = self.network.state() if state is None else state
         result = dict(state)
-        names = _names(self.network)
+        names = self.network.names()
         for edge in self.edges:
             norm = self.norms.get(edge.parameter)
             if norm is not None and norm.weight is None:
@@ -277,12 +277,3 @@ def _entry(state: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in state:
         raise PathspaceError(f"the state has no entry `{name}`; pass all parameters and buffers")
     return state[name]
-
-
-def _names(network: Network) -> dict[str, list[str]]:
-    """All names under which each parameter is registered."""
-    names: dict[int, list[str]] = {}
-    parameters = network.parameters()
-    for name, parameter in parameters.items():
-        names.setdefault(id(parameter), []).append(name)
-    return {name: names[id(parameter)] for name, parameter in parameters.items()}

@@ -10,6 +10,7 @@ costs nothing). :mod:`pathspace.tracing.rules` says for each operation what beco
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from pathspace.errors import TraceError
 from pathspace.network import Network, Streams
 from pathspace.tracing.graph import OnUnknown
 from pathspace.tracing.tracer import Tracer
-from pathspace.tracing.values import leaves
+from pathspace.tracing.values import leaves, opened
 
 
 def trace(
@@ -72,6 +73,7 @@ def trace(
     if on_unknown not in ("error", "pin"):
         raise ValueError(f'on_unknown must be "error" or "pin", not {on_unknown!r}')
     model = unwrap(model)
+    _check_parameters(model)
     args, kwargs = _arguments(model, example_input)
     return Tracer(model, streams, on_unknown).run(args, kwargs)
 
@@ -97,6 +99,32 @@ def unwrap(model: Any) -> nn.Module:
     return model
 
 
+def _check_parameters(model: nn.Module) -> None:
+    """Every parameter must have a shape, and memory of its own."""
+    by_storage: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise TraceError(
+                f"`{name}` has no shape yet (a lazy layer); run the model once, then trace it"
+            )
+        if isinstance(tensor, nn.Parameter) and tensor.layout == torch.strided:
+            by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
+    for sharing in by_storage.values():
+        sharing.sort(key=lambda entry: entry[1].storage_offset())
+        for (name, one), (other, two) in itertools.pairwise(sharing):
+            if one.storage_offset() + _extent(one) > two.storage_offset():
+                raise TraceError(
+                    f"`{name}` and `{other}` are two parameters in the same memory; make them one "
+                    f"parameter under two names, e.g. model.{other} = model.{name}"
+                )
+
+
+def _extent(tensor: Tensor) -> int:
+    """How far a tensor reaches in memory, in entries."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
+
+
 def _arguments(model: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Split the example into positional and keyword arguments and check the tensors in it."""
     args: tuple[Any, ...] = ()
@@ -108,6 +136,13 @@ def _arguments(model: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[st
     else:
         args = (example,)
     tensors = [t for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
+    for leaf in leaves((args, kwargs)):
+        inside = opened(leaf)
+        if inside is not leaf and any(isinstance(x, Tensor) for x in leaves(inside)):
+            raise TraceError(
+                f"example_input holds tensors inside a {type(leaf).__name__}, where they are not "
+                "looked for; pass them in tuples, lists or dicts"
+            )
     if not tensors:
         raise TraceError(
             f"example_input must hold at least one tensor, not {type(example).__name__}; pass a "

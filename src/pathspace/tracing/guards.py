@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import functools
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict)
 
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Run in eval mode without autograd; afterwards everything in the model is as it was."""
+    """Run in eval mode without autograd; afterwards everything in the model is as it was.
+
+    That is: attributes and what lists, dicts and sets among them hold (so parameters, buffers,
+    submodules and hooks too), and which parameters require a gradient.
+    """
     kept = []
     for module in model.modules():
-        registered = {key: dict(module.__dict__[key]) for key in _REGISTRIES}
-        kept.append((module, dict(module.__dict__), registered))
+        held = [(x, copy.copy(x)) for x in module.__dict__.values() if type(x) in _CONTAINERS]
+        kept.append((module, dict(module.__dict__), held))
+    learnt = [(p, p.requires_grad) for p in model.parameters()]
     compiled = "torch._dynamo" in sys.modules  # only then can a part of the model be compiled
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
@@ -30,34 +36,36 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), eager:
             yield
     finally:
-        for module, attributes, registered in kept:
+        for module, attributes, held in kept:
             for name in module.__dict__.keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
-            for key, entries in registered.items():
-                slots = module.__dict__[key]
-                slots.clear()
-                slots.update(entries)
+            for container, before in held:
+                container.clear()
+                add = container.extend if isinstance(container, list) else container.update
+                add(before)
+        for parameter, required in learnt:
+            parameter.requires_grad_(required)
 
 
 @contextlib.contextmanager
 def module_paths(model: nn.Module, path: list[str]) -> Iterator[None]:
-    """Keep the path of the module that is running on top of ``path``."""
-    names = {id(module): name for name, module in model.named_modules()}
-    thread = threading.get_ident()
+    """Keep the path of the module that is running on top of ``path``; it stays after an error."""
 
-    def enter(module: nn.Module, _: Any) -> None:
-        if threading.get_ident() == thread:
-            path.append(names.get(id(module), type(module).__name__))
+    def enter(name: str, *_: Any) -> None:
+        path.append(name)
 
-    def leave(module: nn.Module, _: Any, __: Any) -> None:
-        if threading.get_ident() == thread and path:
-            path.pop()
+    def leave(name: str, *_: Any) -> None:
+        while path.pop() != name:  # modules whose error was caught did not leave
+            pass
 
-    before = nn_module.register_module_forward_pre_hook(enter)
-    after = nn_module.register_module_forward_hook(leave)
+    handles = []
+    for name, module in model.named_modules():
+        before, after = functools.partial(enter, name), functools.partial(leave, name)
+        handles.append(module.register_forward_pre_hook(before, prepend=True))
+        handles.append(module.register_forward_hook(after))
     try:
         yield
     finally:
-        before.remove()
-        after.remove()
+        for handle in handles:
+            handle.remove()

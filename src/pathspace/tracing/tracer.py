@@ -78,8 +78,10 @@ class Tracer(TorchFunctionMode):
         def leave(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 inside = opened(leaf)
-                if inside is leaf or id(leaf) in seen:
+                if inside is leaf:
                     return leaf
+                if id(leaf) in seen:
+                    return None
                 seen[id(leaf)] = leaf
                 return map_leaves(leave, inside)
             value = self.value(leaf)

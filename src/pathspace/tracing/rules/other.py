@@ -75,8 +75,9 @@ def unknown(graph: Graph, *args: Any, **kwargs: Any) -> Any:
         assert values[0].weight is not None
         graph.refuse(
             f"the parameter `{values[0].weight.name}` is transformed by `{graph.operation}` before "
-            "it is used as a weight (a parametrization?); remove it first, e.g. with torch.nn."
-            'utils.parametrize.remove_parametrizations, or pass on_unknown="pin"'
+            "it is used as a weight (a parametrization?); remove it first, e.g. with "
+            "torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils."
+            'remove_weight_norm, or pass on_unknown="pin"'
         )
     return graph.refuse(
         f"`{graph.operation}` is in no table of operations; register a rule for it (see "

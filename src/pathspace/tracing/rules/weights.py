@@ -27,12 +27,16 @@ def _contract(
     """
     sizes = dict(zip(x_axes, x.shape, strict=True))
     for axis, size in zip(weight_axes, weight.shape, strict=True):
-        if sizes.setdefault(axis, size) == 1:
-            sizes[axis] = size
-        elif size not in (1, sizes[axis]):
+        known = sizes.setdefault(axis, size)
+        if axis in out_axes and 1 in (size, known):  # broadcast
+            sizes[axis] = max(size, known)
+        elif size != known:
             raise RuntimeError(f"shapes {tuple(x.shape)} and {tuple(weight.shape)} do not fit")
-    weight = _expanded(weight, [sizes[axis] for axis in weight_axes])
-    x = _expanded(x, [sizes[axis] for axis in x_axes])
+    alone = [place for place, axis in enumerate(weight_axes) if weight.shape[place] != sizes[axis]]
+    if alone:  # one weight for all places along an axis
+        weight = weight.moved(lambda t: t.squeeze(alone))
+        weight_axes = "".join(a for place, a in enumerate(weight_axes) if place not in alone)
+    x = x.moved(lambda t: t.expand([sizes[axis] for axis in x_axes]))
     shape = [sizes[axis] for axis in out_axes]
     if not weight.is_weight:
         return _fixed_map(graph, [(weight, weight_axes), (x, x_axes)], out_axes, shape)
@@ -43,10 +47,6 @@ def _contract(
     target = units.view([sizes[axis] if axis in written else 1 for axis in weight_axes])
     graph.connect(weight, target, source)
     return x.with_units(_arrange(target, weight_axes, out_axes).expand(shape))
-
-
-def _expanded(value: Value, shape: Sequence[int]) -> Value:
-    return value if list(value.shape) == shape else value.moved(lambda t: t.expand(shape))
 
 
 def _arrange(units: Tensor, axes: str, wanted: str) -> Tensor:
