@@ -320,6 +320,8 @@ class _Sums:
         """Constant index tensors, not raised to a power."""
 
         def raw(leaf: Any) -> Any:
+            if isinstance(leaf, Ref) or (isinstance(leaf, StateRef) and "input " in leaf.name):
+                self.refuse()  # places that depend on the data
             return self.weights[leaf.name] if isinstance(leaf, StateRef) else leaf
 
         return map_leaves(raw, tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,7 +58,7 @@ def by_sample(units: Tensor, movement: Callable[[Tensor], Tensor]) -> Tensor:
 
 @operation("""
     permute transpose swapaxes swapdims movedim moveaxis t T mT H adjoint squeeze unsqueeze expand
-    expand_as broadcast_to narrow select flip fliplr flipud diagonal
+    expand_as broadcast_to narrow select diagonal
 """)
 def move(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
     """Pure movement; of other tensors only the shape matters."""
@@ -79,8 +80,8 @@ def _out_of_place(graph: Graph) -> Callable[..., Tensor]:
 
 
 @operation("""
-    repeat tile roll repeat_interleave rot90 pixel_shuffle pixel_unshuffle channel_shuffle
-    native_channel_shuffle tril triu index_select take_along_dim unfold
+    repeat tile roll repeat_interleave rot90 flip fliplr flipud pixel_shuffle pixel_unshuffle
+    channel_shuffle native_channel_shuffle tril triu index_select take_along_dim unfold
 """)
 def rearrange(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Any:
     """Movement that copies; zeros that it puts in agree with every scale."""
@@ -94,7 +95,8 @@ def rearrange(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Any:
             return function(units.double(), *args, **kwargs).long()
         return function(units, *args, **kwargs)
 
-    moved = input.moved(rearranged, alias=graph.function is not F.unfold)
+    alias = graph.function is torch.Tensor.unfold or "shuffle" in graph.operation
+    moved = input.moved(rearranged, alias=alias)
     if moved.units is not None:
         moved.units = constant_strides(moved.units)
     return moved
@@ -137,11 +139,13 @@ def index(graph: Graph, input: Value, key: Any) -> Any:
             return data_dependent(graph, input, key)
         return _choose(graph, input, key)
     key = _constants(graph, key)
+    copies = any(isinstance(part, Tensor | list) for part in key)
     whole_batch = bool(key) and isinstance(key[0], slice) and key[0] == slice(None)
     # Index tensors that are not side by side put their own axis in front of all others.
     if whole_batch and torch.empty(0, *input.shape[1:])[key].shape[0] == 0:
-        return input.moved(lambda units: by_sample(units, lambda rows: rows[key]))
-    return input.moved(lambda units: units[key])
+        movement = functools.partial(by_sample, movement=lambda rows: rows[key])
+        return input.moved(movement, alias=not copies)
+    return input.moved(lambda units: units[key], alias=not copies)
 
 
 def _choose(graph: Graph, input: Value, key: tuple[Any, ...]) -> Value:
