@@ -9,6 +9,7 @@ from pathspace.enumeration import (
     path_values,
     paths,
     structure_matrix,
+    structure_rank,
 )
 from pathspace.equivalence import Verdict, are_equivalent
 from pathspace.errors import PathspaceError, RescalingError, TraceError, UnsupportedOperation
@@ -68,6 +69,7 @@ __all__ = [
     "rescaling",
     "skeleton_init_",
     "structure_matrix",
+    "structure_rank",
     "trace",
     "unbalanced_rescaling",
 ]

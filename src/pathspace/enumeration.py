@@ -104,23 +104,45 @@ def structure_matrix(network: Network, *, limit: int = LIMIT) -> Tensor:
     return matrix
 
 
-def path_activations(network: Network, x: Any, *, limit: int = LIMIT) -> Tensor:
+def structure_rank(network: Network, *, limit: int = LIMIT) -> int:
+    """The rank of the structure matrix: m − H (weights of the graph less free scales)."""
+    return int(torch.linalg.matrix_rank(structure_matrix(network, limit=limit)))
+
+
+def path_activations(
+    network: Network,
+    x: Any,
+    state: Mapping[str, Tensor] | None = None,
+    *,
+    limit: int = LIMIT,
+) -> Tensor:
     r"""The activation status :math:`a_p(x)` of every path, for every sample: (paths, batch).
 
     For a fully connected ReLU network it is 1 where all units along the path are active and 0
     elsewhere. With weights shared over space it is the number of active routes of the path.
+
+    It follows from the basis-path values and the *signs* of the free skeleton weights alone: pass
+    ``state=basis.weights(values, free=signs)``.
+
+    Reference: Meng et al. 2019, Eq. (2), Lemma 10.1 and Eq. (30)-(31).
     """
     ones = tuple(torch.ones_like(t) for t in _arguments(x))
-    return _contributions(network, _arguments(x), ones, limit).flatten(2).sum(2)
+    return _contributions(network, _arguments(x), ones, state, limit).flatten(2).sum(2)
 
 
-def output_from_paths(network: Network, x: Any, *, limit: int = LIMIT) -> Tensor:
+def output_from_paths(
+    network: Network,
+    x: Any,
+    state: Mapping[str, Tensor] | None = None,
+    *,
+    limit: int = LIMIT,
+) -> Tensor:
     r"""The network's output, computed as :math:`\sum_p v_p\, a_p(x)\, x_{i_0(p)}` (eval mode).
 
     Reference: Meng et al. 2019, Eq. (1)-(2).
     """
-    parts = _contributions(network, _arguments(x), _arguments(x), limit)
-    return torch.tensordot(path_values(network, limit=limit).to(parts), parts, dims=1)
+    parts = _contributions(network, _arguments(x), _arguments(x), state, limit)
+    return torch.tensordot(path_values(network, state, limit=limit).to(parts), parts, dims=1)
 
 
 # Helpers ---------------------------------------------------------------------------------------
@@ -163,7 +185,11 @@ def _arguments(x: Any) -> tuple[Tensor, ...]:
 
 
 def _contributions(
-    network: Network, gates: tuple[Tensor, ...], inputs: tuple[Tensor, ...], limit: int
+    network: Network,
+    gates: tuple[Tensor, ...],
+    inputs: tuple[Tensor, ...],
+    given: Mapping[str, Tensor] | None,
+    limit: int,
 ) -> Tensor:
     """What every path adds to the output on ``inputs``, per unit of its value.
 
@@ -179,7 +205,7 @@ def _contributions(
             + ('trace with streams="shared"' if network.streams == "pinned" else "")
         )
     graph = WeightGraph(network)
-    state = {name: tensor.detach() for name, tensor in network.state().items()}
+    state = {name: t.detach() for name, t in (given or network.state()).items()}
     listed = paths(network, limit=limit)
     record = _Gates(None)
     training = network.model.training

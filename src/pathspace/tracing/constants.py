@@ -34,15 +34,17 @@ class Constants:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inplace: bool
     ) -> Any:
         """Apply a function to constants; what it overwrites is copied first if it is not ours."""
+        stands_for = {}
         for target in leaves((args[:1] if inplace else (), kwargs.get("out"))):
             if isinstance(target, Tensor):
                 self._make_writable(target)
+                stands_for[id(self.current(target))] = target
         args, kwargs = map_leaves(self.current, args), map_leaves(self.current, kwargs)
         result = func(*args, **kwargs)
         given = {_storage(leaf) for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         made = {_storage(leaf) for leaf in leaves(result) if isinstance(leaf, Tensor)}
         self.fresh |= made - given
-        return result
+        return map_leaves(lambda leaf: stands_for.get(id(leaf), leaf), result)
 
     def current(self, leaf: Any) -> Any:
         """The tensor that holds what this one would hold now; anything else as it is."""
