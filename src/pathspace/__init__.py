@@ -1,7 +1,7 @@
 """pathspace: the positively scale-invariant geometry of ReLU networks, for PyTorch."""
 
 from pathspace.balancing import balance, balance_
-from pathspace.basis import BasisPaths, gauge_, skeleton_init_
+from pathspace.basis import BasisPaths
 from pathspace.enumeration import (
     count_paths,
     output_from_paths,
@@ -14,6 +14,7 @@ from pathspace.enumeration import (
 from pathspace.equivalence import Verdict, are_equivalent
 from pathspace.errors import PathspaceError, RescalingError, TraceError, UnsupportedOperation
 from pathspace.flow import NoPathSum
+from pathspace.gauge import gauge_, skeleton_init_
 from pathspace.network import Edge, Network, Normalization, Space
 from pathspace.norms import path_norm
 from pathspace.rescaling import (

@@ -21,8 +21,17 @@ import torch
 from torch import Tensor
 
 from pathspace.errors import PathspaceError
-from pathspace.network import Edge, Network
-from pathspace.rescaling import Rescaling, rescale_
+from pathspace.network import Network
+from pathspace.rescaling import Rescaling
+from pathspace.signedlogs import (
+    inverse,
+    log_product,
+    plain,
+    product,
+    quotient,
+    scaled,
+    signed_log,
+)
 from pathspace.skeleton import Choice, Skeleton, WeightIndex, choose_skeleton
 from pathspace.weightgraph import Weights, sum_to
 
@@ -216,10 +225,10 @@ class BasisPaths:
                 "small for its dtype), so the weights do not follow from the values; choose "
                 "another skeleton, or use float64"
             )
-        out = _log_product(kept, self.skeleton.child)
-        into = _quotient(_signed_log(roots), out)
+        out = log_product(kept, self.skeleton.child)
+        into = quotient(signed_log(roots), out)
         weights = {
-            edge.parameter: scaled(edge, given[edge.parameter], _inverse(out), _inverse(into))
+            edge.parameter: scaled(edge, given[edge.parameter], inverse(out), inverse(into))
             for edge in self.graph.edges
         }
         weights = self._with_free(weights, kept)
@@ -233,9 +242,9 @@ class BasisPaths:
 
     def _products(self, weights: Weights) -> tuple[Tensor, Tensor]:
         """I and O of every scale, as (2, H+1): sign and logarithm of the size."""
-        out = _log_product(self._free.take(weights), self.skeleton.child)
+        out = log_product(self._free.take(weights), self.skeleton.child)
         incoming = self.graph.places(self.skeleton.incoming).take(weights)
-        return _log_product(incoming, self.skeleton.parent), out
+        return log_product(incoming, self.skeleton.parent), out
 
     # Gradients and steps -----------------------------------------------------------------------
 
@@ -260,7 +269,7 @@ class BasisPaths:
         used = torch.zeros(self.graph.H + 1, dtype=torch.float64)
         for edge in self.graph.edges:
             gradient = gradients[edge.parameter]
-            result[edge.parameter] = scaled(edge, gradient, _inverse(out), _inverse(into))
+            result[edge.parameter] = scaled(edge, gradient, inverse(out), inverse(into))
             if edge.from_free:
                 flow = sum_to(gradient * weights[edge.parameter], edge.source_scale.shape)
                 used.index_add_(0, edge.source_scale.reshape(-1), flow.reshape(-1).to(used))
@@ -268,7 +277,7 @@ class BasisPaths:
         used[0] = 0.0
         by_owner = torch.zeros_like(used).index_add_(0, self._owner, used)
         rooted = self.graph.places(torch.where(self._is_root, self.skeleton.incoming, -1))
-        value = _plain(_product(into, out))
+        value = plain(product(into, out))
         rooted.put_(result, rooted.take(result, 0.0) - by_owner / value)
         self._free.put_(result, torch.zeros_like(used))
         return result
@@ -283,11 +292,11 @@ class BasisPaths:
         weights = self.graph.weights(_detached(self.network) if state is None else state)
         given = self.unflat(tangent) if isinstance(tangent, Tensor) else tangent
         into, out = self._products(weights)
-        relative = self._root.take(given, 0.0) / _plain(_product(into, out))
+        relative = self._root.take(given, 0.0) / plain(product(into, out))
         relative[0] = 0.0
         result = {}
         for edge in self.graph.edges:
-            own = scaled(edge, given[edge.parameter], _inverse(out), _inverse(into))
+            own = scaled(edge, given[edge.parameter], inverse(out), inverse(into))
             back = relative.to(own)[edge.source_scale.to(own.device)]
             result[edge.parameter] = own - weights[edge.parameter] * back
         self._free.put_(result, torch.zeros_like(relative))
@@ -311,7 +320,7 @@ class BasisPaths:
         weights = self.graph.weights(state)
         given = self.unflat(update) if isinstance(update, Tensor) else update
         into, out = self._products(weights)
-        ratio = 1 + self._root.take(given, 0.0) / _plain(_product(into, out))
+        ratio = 1 + self._root.take(given, 0.0) / plain(product(into, out))
         ratio[0] = 1.0
         if bool((ratio <= 0).any()):
             scale = int((ratio <= 0).nonzero()[0])
@@ -322,7 +331,7 @@ class BasisPaths:
             )
         result = {}
         for edge in self.graph.edges:
-            step = scaled(edge, given[edge.parameter], _inverse(out), _inverse(into))
+            step = scaled(edge, given[edge.parameter], inverse(out), inverse(into))
             back = ratio.to(step)[edge.source_scale.to(step.device)]
             result[edge.parameter] = (weights[edge.parameter] + step) / back
         self._free.put_(result, self._free.take(weights))
@@ -349,113 +358,7 @@ class BasisPaths:
         if not normalized:
             kept = torch.cat([torch.tensor([True]), self.network.exact])
             free, step = torch.where(kept, free, 1.0), torch.where(kept, step, 0)
-        return Rescaling(self.network, _log_product(free, step)[1, 1:])
-
-
-def gauge_(network: Network, choice: Choice | Skeleton = "modulo") -> BasisPaths:
-    """Rescale the model in place so that all free skeleton weights are ±1; keeps the function.
-
-    The gains of batch norms, which are the free weights of the units before them, stay as they
-    are (see :meth:`BasisPaths.gauge`), so that the function is kept in train mode too.
-
-    Returns:
-        the basis paths for that skeleton.
-    """
-    basis = BasisPaths(network, choice)
-    rescale_(network, basis.gauge())
-    return basis
-
-
-def skeleton_init_(
-    network: Network, choice: Choice | Skeleton = "modulo", value: float = 1.0
-) -> BasisPaths:
-    """Set all skeleton weights to 1, as the papers initialise: this changes the function.
-
-    It is the papers' initialisation for G-SGD and not a rescaling: it overwrites the weights of
-    the in-edges and out-edges (batch-norm weights, which the papers leave alone, are not touched).
-    To enter basis-path space with the function you have, use :func:`gauge_`.
-
-    Reference: Meng et al. 2019, section 11.3.
-    """
-    basis = BasisPaths(network, choice)
-    graph = basis.graph
-    state = network.state()
-    chosen = torch.unique(torch.cat([basis.skeleton.incoming[1:], basis.skeleton.outgoing[1:]]))
-    places = graph.places(chosen)
-    with torch.no_grad():
-        for block in places.blocks:
-            name = graph.edges[block.edge].parameter
-            if name not in graph.norms:
-                state[name][tuple(i.to(state[name].device) for i in block.index)] = value
-    return basis
-
-
-# Arithmetic ------------------------------------------------------------------------------------
-
-
-def scaled(edge: Edge, tensor: Tensor, at_target: Tensor, at_source: Tensor) -> Tensor:
-    """``tensor`` times a factor per target scale and one per source scale.
-
-    Factors are (2, H+1), sign and logarithm. They are multiplied one after the other, split so
-    that both stay near 1 even where one alone would overflow.
-    """
-    source = at_source[:, edge.source_scale] if edge.from_free else None
-    target = at_target[:, edge.target_scale] if edge.into_free else None
-    shift = torch.zeros((), dtype=torch.float64)
-    if source is not None and target is not None:
-        shift = (_middle(source[1]) - _middle(target[1])) / 2
-    result = tensor
-    for side, sign in ((source, -1), (target, 1)):
-        if side is not None:
-            factor = _along((side[0] * (side[1] + sign * shift).exp()).to(tensor), edge.shape)
-            fresh = result is tensor or result.requires_grad
-            result = result * factor if fresh else result.mul_(factor)
-    return result.clone() if result is tensor else result
-
-
-def _along(factor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Repeat a factor over the kernel axes, so that it is contiguous where the weight is."""
-    if factor.dim() > 2 and factor.shape[0] == 1 and factor.shape[1] > 1:
-        return factor.expand(1, *shape[1:]).contiguous()
-    return factor
-
-
-def _middle(logs: Tensor) -> Tensor:
-    return (logs.detach().amax() + logs.detach().amin()) / 2
-
-
-def _log_product(weights: Tensor, step: Tensor) -> Tensor:
-    """Product of weights along a forest from each node to its root, as sign and logarithm.
-
-    Pointer doubling: log2(depth) rounds of H-sized vectors.
-    """
-    result = _signed_log(weights)
-    neutral = torch.tensor([[1.0], [0.0]], dtype=result.dtype)
-    result = torch.cat([neutral, result[:, 1:]], 1)
-    while bool(step.any()):
-        result = _product(result, result[:, step])
-        step = step[step]
-    return result
-
-
-def _signed_log(values: Tensor) -> Tensor:
-    return torch.stack([values.detach().sign(), values.abs().log()])
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    return torch.stack([a[0] * b[0], a[1] + b[1]])
-
-
-def _inverse(a: Tensor) -> Tensor:
-    return torch.stack([a[0], -a[1]])
-
-
-def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([torch.tensor([[1.0], [0.0]]).to(a), _product(a, _inverse(b))[:, 1:]], 1)
-
-
-def _plain(a: Tensor) -> Tensor:
-    return a[0] * a[1].exp()
+        return Rescaling(self.network, log_product(free, step)[1, 1:])
 
 
 def _follow(step: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Constants:
         given = {_storage(leaf) for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         made = {_storage(leaf) for leaf in leaves(result) if isinstance(leaf, Tensor)}
         self.fresh |= made - given
-        return map_leaves(lambda leaf: stands_for.get(id(leaf), leaf), result)
+        return stands_for.get(id(result), result)
 
     def current(self, leaf: Any) -> Any:
         """The tensor that holds what this one would hold now; anything else as it is."""

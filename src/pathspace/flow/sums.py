@@ -1,258 +1,25 @@
-r"""Sums over all paths by one pass through the recorded program.
-
-With :math:`|w|^p` in place of every weight and all inputs equal to 1, a ReLU network computes at
-each of its values the sum over all paths that end there of :math:`\prod |w_e|^p`: activations
-become the identity, differences sums, and a maximum over a window the sum over it, since every
-entry of the window is the end of a path. For p = ∞ sums become maxima. Values are carried as
-(tensor, logarithm of a common factor), so that depth neither overflows nor underflows.
-"""
+"""The sum over paths: what every operation does to it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathspace.errors import PathspaceError
-from pathspace.network import InputSpec, Network, Node, Ref, StateRef
-from pathspace.tracing import trace
-from pathspace.tracing.values import leaves, map_leaves
-from pathspace.weightgraph import absorbed_biases
+from pathspace.flow.evaluator import Evaluator
+from pathspace.flow.values import Flow, NoPathSum
+from pathspace.network import Ref, StateRef
+from pathspace.tracing.values import map_leaves
 
 
-class NoPathSum(PathspaceError, NotImplementedError):
-    """The network's output is no sum over paths: an operation is not homogeneous."""
-
-
-@dataclass(frozen=True)
-class Flow:
-    """A tensor times ``exp(log)``; ``data`` tells activations from parameters and constants."""
-
-    tensor: Tensor
-    log: float = 0.0
-    data: bool = False
-
-    def at(self, log: float) -> Tensor:
-        """The tensor that goes with another common factor."""
-        return self.tensor if self.log == log else self.tensor * math.exp(self.log - log)
-
-    def times(self, factor: Any) -> Flow:
-        """Multiply by a number or tensor."""
-        return Flow(self.tensor * factor, self.log, self.data)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Flow:
-        """Apply a map that commutes with the common factor."""
-        return Flow(function(self.tensor), self.log, self.data)
-
-
-def path_flow(
-    network: Network,
-    weights: Mapping[str, Tensor],
-    p: float,
-    *,
-    biases: bool = True,
-    dtype: torch.dtype = torch.float64,
-) -> list[Flow]:
-    """The sums over all paths into every output of the network, for one exponent.
-
-    Args:
-        network: the traced network.
-        weights: the state of the model, parameters and buffers by name.
-        p: the exponent; ``math.inf`` for maxima.
-        biases: whether paths may start at a bias.
-        dtype: what to compute in.
-    """
-    program, outputs = _one_sample(network)
-    kind = _Maxima if math.isinf(p) else _Sums
-    try:
-        flows = kind(network, weights, p, biases, dtype).run(program, outputs)
-        if all(bool(flow.tensor.isfinite().all()) for flow in flows):
-            return flows
-    except _Overflow:
-        pass
-    return kind(network, weights, p, biases, dtype, careful=True).run(program, outputs)
-
-
-def _one_sample(network: Network) -> tuple[tuple[Node, ...], Any]:
-    """The program for a single sample, however many the network was traced with."""
-    cached = network.__dict__.get("_one_sample")
-    if cached is not None:
-        return cached
-    specs = [leaf for leaf in leaves(network.inputs) if isinstance(leaf, InputSpec)]
-    single = network
-    if any(spec.shape[:1] != (1,) for spec in specs):
-        device = next((p.device for p in network.model.parameters()), torch.device("cpu"))
-
-        def example(leaf: Any) -> Any:
-            if not isinstance(leaf, InputSpec):
-                return leaf
-            shape = (1, *leaf.shape[1:]) if leaf.shape else ()
-            return torch.zeros(shape, dtype=leaf.dtype, device=device)
-
-        args, kwargs = (map_leaves(example, part) for part in network.inputs)
-        if not kwargs or not args:
-            single = trace(network.model, kwargs or args, streams=network.streams)
-    network.__dict__["_one_sample"] = (single.program, (single.inputs, single.outputs))
-    return network.__dict__["_one_sample"]
-
-
-class _Overflow(Exception):
-    """A value between two checks left the range of its dtype."""
-
-
-class _Sums:
+class Sums(Evaluator):
     """Evaluates a program with :math:`|w|^p` in place of w."""
 
-    def __init__(
-        self,
-        network: Network,
-        weights: Mapping[str, Tensor],
-        p: float,
-        biases: bool,
-        dtype: torch.dtype,
-        careful: bool = False,
-    ) -> None:
-        self.careful = careful
-        self.network, self.weights, self.p, self.biases = network, weights, p, biases
-        self.dtype = dtype
-        self.power = 1.0 if math.isinf(p) else p
-        self.results: dict[Ref, Any] = {}
-        self.powers: dict[str, Flow] = {}
-        self.node = Node("", torch.relu, (), {}, "", False)
-        self.inputs: list[InputSpec] = []
-        self.largest = torch.finfo(dtype).max ** (1 / 8)
-        self.buffer: Tensor | None = None
-        self.absorbed = absorbed_biases(network)
-        self.nothing = Flow(torch.zeros((), dtype=dtype))
-        self.autograd = torch.is_grad_enabled() and any(w.requires_grad for w in weights.values())
-
-    def run(self, program: Sequence[Node], outputs: Any) -> list[Flow]:
-        """Evaluate all operations and return the flows of the outputs."""
-        specs, refs = outputs
-        self.inputs = [leaf for leaf in leaves(specs) if isinstance(leaf, InputSpec)]
-        last: dict[int, int] = {}
-        for place, node in enumerate(program):
-            for ref in _refs((node.args, node.kwargs)):
-                last[ref.node] = place
-        for ref in _refs(refs):
-            last[ref.node] = len(program)
-        for place, node in enumerate(program):
-            self.node = node
-            args, kwargs = self.arguments(node)
-            rule = getattr(self, _RULES.get(node.operation, "refuse"))
-            result = rule(*args, **kwargs)
-            if isinstance(result, Flow):
-                self.results[Ref(place)] = self.normalized(result)
-            else:
-                for item, part in enumerate(result):
-                    self.results[Ref(place, item)] = part
-            for ref in _refs((node.args, node.kwargs)):
-                if last[ref.node] == place:
-                    self.results.pop(ref, None)  # not needed any more
-        return [self.lift(ref) for ref in _refs(refs)]
-
-    def arguments(self, node: Node) -> tuple[Any, Any]:
-        """The flows behind a node's arguments.
-
-        The weight of a linear map or convolution is needed for this node only; without autograd
-        its power is written into one buffer for all, which saves most of the memory traffic.
-        """
-        args = list(node.args)
-        weight = args[1] if len(args) > 1 and node.operation in _READING else None
-        if isinstance(weight, StateRef) and not self.autograd:
-            args[1] = Flow(self.buffered(self.weights[weight.name]))
-        return map_leaves(self.lift, tuple(args)), map_leaves(self.lift, node.kwargs)
-
-    def buffered(self, tensor: Tensor) -> Tensor:
-        """:math:`|w|^p` in the common buffer."""
-        if self.buffer is None or len(self.buffer) < tensor.numel():
-            largest = max(w.numel() for w in self.weights.values())
-            self.buffer = torch.empty(largest, dtype=self.dtype, device=tensor.device)
-        power = self.buffer[: tensor.numel()].view(tensor.shape)
-        if tensor.dtype != self.dtype:
-            tensor = power.copy_(tensor)
-        if self.power == 2:
-            return torch.square(tensor, out=power)
-        torch.abs(tensor, out=power)
-        if self.power == 1:
-            return power
-        if self.power in (1.5, 2.5):
-            root = power.sqrt()
-            return (power if self.power == 1.5 else power.square_()).mul_(root)
-        return power.pow_(int(self.power) if self.power == int(self.power) else self.power)
-
-    def lift(self, leaf: Any) -> Any:
-        """The flow behind a reference; numbers and other arguments as they are."""
-        if isinstance(leaf, Ref):
-            return self.results[leaf]
-        if isinstance(leaf, StateRef):
-            return self.entry(leaf.name)
-        if isinstance(leaf, Tensor):
-            return Flow(leaf.to(self.dtype).abs() ** self.power)
-        return leaf
-
-    def entry(self, name: str) -> Flow:
-        """An input (all ones), or a parameter or buffer raised to the p-th power of its size."""
-        if name.startswith("input "):
-            spec = self.inputs[int(name.removeprefix("input "))]
-            device = next(iter(self.weights.values())).device if self.weights else None
-            return Flow(torch.ones(spec.shape, dtype=self.dtype, device=device), 0.0, True)
-        if name in self.absorbed.values():
-            return self.nothing  # part of the batch norm behind it
-        if name not in self.powers:
-            self.powers[name] = Flow(self.raised(self.weights[name]))
-        return self.powers[name]
-
-    def raised(self, tensor: Tensor) -> Tensor:
-        """:math:`|w|^p`, without the general power where it is not needed."""
-        tensor = tensor.to(self.dtype)
-        if self.power == 2:
-            return tensor.square()
-        tensor = tensor.abs()
-        if self.power == 1:
-            return tensor
-        if self.power in (1.5, 2.5):
-            return tensor ** int(self.power) * tensor.sqrt()
-        return tensor ** (int(self.power) if self.power == int(self.power) else self.power)
-
-    def normalized(self, flow: Flow) -> Flow:
-        """Move a factor into the logarithm when the tensor leaves the middle of its range."""
-        if not flow.data or not flow.tensor.numel() or self.node.operation not in _GROWING:
-            return flow
-        values = flow.tensor.detach()
-        if not self.careful and self.is_moderate(float(values.reshape(-1)[values.numel() // 2])):
-            return flow  # one entry tells; should another overflow, we come back more careful
-        top = float(values.amax())
-        if top == 0 or self.is_moderate(top):
-            return flow
-        if not math.isfinite(top):
-            if not self.careful:
-                raise _Overflow
-            raise PathspaceError(
-                f"{self.where()} leaves the range of {self.dtype}: are all weights finite?"
-            )
-        return Flow(flow.tensor / top, flow.log + math.log(top), True)
-
-    def is_moderate(self, value: float) -> bool:
-        """Whether a value is far from overflow and underflow."""
-        return 1 / self.largest < value < self.largest
-
-    def where(self) -> str:
-        """The operation and its module."""
-        return f"`{self.node.module or type(self.network.model).__name__}` ({self.node.operation})"
-
-    def refuse(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse an operation that no path sum goes through."""
-        raise NoPathSum(
-            f"{self.where()} is not positively homogeneous (or not linear between activations), "
-            "so the network's output is no sum over paths; measure the part of the model before "
-            "or behind it"
-        )
+    RULES: ClassVar[dict[str, str]] = {}
 
     # Combining ---------------------------------------------------------------------------------
 
@@ -267,8 +34,8 @@ class _Sums:
     def windows(self, x: Tensor, spatial: int, kernel: Any, stride: Any, padding: Any,
                 dilation: Any, ceil: bool) -> Tensor:  # fmt: skip
         """How all entries of a window are combined: a convolution with ones."""
-        kernel, padding, dilation = (_tuple(v, spatial) for v in (kernel, padding, dilation))
-        stride = _tuple(stride if stride else kernel, spatial)
+        kernel, padding, dilation = (per_axis(v, spatial) for v in (kernel, padding, dilation))
+        stride = per_axis(stride if stride else kernel, spatial)
         size = getattr(F, f"max_pool{spatial}d")(
             x.new_zeros(1, 1, *x.shape[-spatial:]), kernel, stride, padding, dilation, ceil
         ).shape[2:]
@@ -444,14 +211,14 @@ class _Sums:
         given = self.node.args[1:], self.node.kwargs
         options = {k: v for k, v in given[1].items() if k != "input"}
         mean = self.node.function(like, *given[0], **options)
-        divisor = _Sums.windows(self, like, *window) / mean
+        divisor = Sums.windows(self, like, *window) / mean
         sums = x.map(lambda t: self.windows(t, *window))
         return sums.times((divisor**-self.power).reshape(mean.shape[-spatial:]))
 
     def adaptive_pool(self, x: Flow, output_size: Any, *args: Any, **kwargs: Any) -> Any:
         """Windows of unequal size: one axis after the other."""
         spatial = _spatial(self.node.operation)
-        sizes = _tuple(output_size, spatial)
+        sizes = per_axis(output_size, spatial)
         average = "avg" in self.node.operation
         result = x.tensor
         for axis, size in enumerate(sizes):
@@ -569,102 +336,8 @@ class _Sums:
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
 
 
-class _Maxima(_Sums):
-    """The same for p = ∞: the largest path in place of the sum."""
-
-    def plus(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.maximum(a, b)
-
-    def total(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-        return x.amax(list(dims), keepdim=keepdim) if dims else x
-
-    def windows(self, x: Tensor, spatial: int, kernel: Any, stride: Any, padding: Any,
-                dilation: Any, ceil: bool) -> Tensor:  # fmt: skip
-        function = getattr(F, f"max_pool{spatial}d")
-        pooled: Tensor = function(x, kernel, stride or None, padding, dilation, ceil)
-        return pooled
-
-    def matrix(self, x: Tensor, weight: Tensor) -> Tensor:
-        return _largest_products(x, weight)
-
-    def affine(self, x: Flow, gain: Tensor, shift: Tensor) -> Flow:
-        axes = x.tensor.dim() - 2
-        scaled = x.times(gain[(..., *(None,) * axes)])
-        return self.with_bias(scaled, Flow(shift), axes)
-
-    def conv(self, x: Flow, weight: Flow, bias: Flow | None = None, *args: Any, **kw: Any) -> Flow:
-        """The largest product over channels and kernel places: maxima over shifted inputs."""
-        if weight.data:
-            return self.refuse()
-        if "transpose" in self.node.operation:
-            raise NoPathSum(f"{self.where()}: p = inf is not available for transposed convolutions")
-        spatial = weight.tensor.dim() - 2
-        given = dict(zip(["stride", "padding", "dilation", "groups"], args, strict=False)) | kw
-        stride = _tuple(given.get("stride", 1), spatial)
-        dilation = _tuple(given.get("dilation", 1), spatial)
-        groups = given.get("groups", 1)
-        padding = given.get("padding", 0)
-        shape = self.node.function(
-            x.tensor[:1, :1].new_zeros(1, groups, *x.tensor.shape[-spatial:]),
-            weight.tensor.new_zeros(groups, 1, *weight.tensor.shape[2:]),
-            None, stride, padding, dilation, groups,
-        ).shape[2:]  # fmt: skip
-        kernel = weight.tensor.shape[2:]
-        padded = F.pad(x.tensor, _conv_padding(padding, kernel, dilation))
-        batch, channels = padded.shape[:2]
-        grouped = weight.tensor.view(groups, -1, channels // groups, *kernel)
-        best: Tensor | None = None
-        for place in torch.cartesian_prod(*map(torch.arange, kernel)).view(-1, spatial).tolist():
-            window = padded
-            for axis, (k, step, gap, size) in enumerate(
-                zip(place, stride, dilation, shape, strict=True)
-            ):
-                taps = slice(k * gap, k * gap + (size - 1) * step + 1, step)
-                crop: tuple[Any, ...] = (..., taps, *(slice(None),) * (spatial - 1 - axis))
-                window = window[crop]
-            columns = window.reshape(batch, groups, channels // groups, -1).transpose(2, 3)
-            weights = grouped[(..., *place)]
-            products = torch.stack(
-                [_largest_products(columns[:, g], weights[g]) for g in range(groups)], 1
-            )
-            best = products if best is None else torch.maximum(best, products)
-        assert best is not None
-        result = best.transpose(2, 3).reshape(batch, -1, *shape)
-        return self.with_bias(Flow(result, x.log + weight.log, x.data), bias, spatial)
-
-    def matmul(self, a: Flow, b: Flow) -> Flow:
-        if (a.data and b.data) or b.tensor.dim() > 2 or self.node.operation == "rmatmul":
-            return self.refuse()
-        right = b.tensor[:, None] if b.tensor.dim() == 1 else b.tensor
-        product = _largest_products(a.tensor, right.T)
-        product = product.squeeze(-1) if b.tensor.dim() == 1 else product
-        return Flow(product, a.log + b.log, a.data or b.data)
-
-    def einsum(self, equation: str, *operands: Any) -> Flow:
-        raise NoPathSum(f"{self.where()}: p = inf is not available for einsum; use a linear layer")
-
-
-def _largest_products(x: Tensor, weight: Tensor, entries: int = 2**22) -> Tensor:
-    """Find the maximum over i of x[..., i] * weight[o, i], in blocks of bounded memory."""
-    rows = x.reshape(-1, x.shape[-1])
-    size = max(1, entries // max(1, weight.numel()))
-    blocks = [(part[:, None] * weight).amax(2) for part in rows.split(size)]
-    return torch.cat(blocks).view(*x.shape[:-1], len(weight))
-
-
-def _conv_padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    amounts: list[int] = []
-    for axis in range(len(kernel) - 1, -1, -1):
-        if padding == "same":
-            total = dilation[axis] * (kernel[axis] - 1)
-            amounts += [total // 2, total - total // 2]
-        else:
-            edge = 0 if padding == "valid" else _tuple(padding, len(kernel))[axis]
-            amounts += [edge, edge]
-    return amounts
-
-
-def _tuple(value: Any, length: int) -> tuple[Any, ...]:
+def per_axis(value: Any, length: int) -> tuple[Any, ...]:
+    """One number for every axis."""
     if isinstance(value, tuple | list):
         return tuple(value) if len(value) == length else tuple(value) * length
     return (value,) * length
@@ -674,21 +347,6 @@ def _spatial(operation: str) -> int:
     return int(next(character for character in operation if character.isdigit()))
 
 
-def _refs(tree: Any) -> list[Ref]:
-    return [leaf for leaf in leaves(tree) if isinstance(leaf, Ref)]
-
-
-_READING = frozenset("linear conv1d conv2d conv3d".split())
-
-# After these a value may have become much larger or smaller.
-_GROWING = frozenset(
-    """
-    linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d matmul mm bmm mv
-    einsum addmm mul multiply div divide batch_norm sum mean embedding
-    """.split()
-)
-
-_RULES: dict[str, str] = {}
 for _rule, _names in {
     "same": "relu abs absolute neg negative positive contiguous clone dropout dropout1d dropout2d "
     "dropout3d feature_dropout conj resolve_conj resolve_neg detach data to type type_as float "
@@ -726,4 +384,4 @@ for _rule, _names in {
     "embedding": "embedding embedding_bag",
     "batch_norm": "batch_norm",
 }.items():
-    _RULES |= dict.fromkeys(_names.split(), _rule)
+    Sums.RULES |= dict.fromkeys(_names.split(), _rule)

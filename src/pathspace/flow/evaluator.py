@@ -1,0 +1,187 @@
+"""Runs a recorded program on path sums; the rules of the operations are in its subclass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pathspace.errors import PathspaceError
+from pathspace.flow.values import Flow, NoPathSum
+from pathspace.network import InputSpec, Network, Node, Ref, StateRef
+from pathspace.tracing.values import leaves, map_leaves
+from pathspace.weightgraph import absorbed_biases
+
+
+class Overflow(Exception):
+    """A value between two checks left the range of its dtype."""
+
+
+class Evaluator:
+    """Evaluates a program with :math:`|w|^p` in place of w."""
+
+    RULES: ClassVar[dict[str, str]] = {}  # operation: name of the method that follows it
+
+    def __init__(
+        self,
+        network: Network,
+        weights: Mapping[str, Tensor],
+        p: float,
+        biases: bool,
+        dtype: torch.dtype,
+        careful: bool = False,
+    ) -> None:
+        self.careful = careful
+        self.network, self.weights, self.p, self.biases = network, weights, p, biases
+        self.dtype = dtype
+        self.power = 1.0 if math.isinf(p) else p
+        self.results: dict[Ref, Any] = {}
+        self.powers: dict[str, Flow] = {}
+        self.node = Node("", torch.relu, (), {}, "", False)
+        self.inputs: list[InputSpec] = []
+        self.largest = torch.finfo(dtype).max ** (1 / 8)
+        self.buffer: Tensor | None = None
+        self.absorbed = absorbed_biases(network)
+        self.nothing = Flow(torch.zeros((), dtype=dtype))
+        self.autograd = torch.is_grad_enabled() and any(w.requires_grad for w in weights.values())
+
+    def run(self, program: Sequence[Node], outputs: Any) -> list[Flow]:
+        """Evaluate all operations and return the flows of the outputs."""
+        specs, refs = outputs
+        self.inputs = [leaf for leaf in leaves(specs) if isinstance(leaf, InputSpec)]
+        last: dict[int, int] = {}
+        for place, node in enumerate(program):
+            for ref in _refs((node.args, node.kwargs)):
+                last[ref.node] = place
+        for ref in _refs(refs):
+            last[ref.node] = len(program)
+        for place, node in enumerate(program):
+            self.node = node
+            args, kwargs = self.arguments(node)
+            rule = getattr(self, self.RULES.get(node.operation, "refuse"))
+            result = rule(*args, **kwargs)
+            if isinstance(result, Flow):
+                self.results[Ref(place)] = self.normalized(result)
+            else:
+                for item, part in enumerate(result):
+                    self.results[Ref(place, item)] = part
+            for ref in _refs((node.args, node.kwargs)):
+                if last[ref.node] == place:
+                    self.results.pop(ref, None)  # not needed any more
+        return [self.lift(ref) for ref in _refs(refs)]
+
+    def arguments(self, node: Node) -> tuple[Any, Any]:
+        """The flows behind a node's arguments.
+
+        The weight of a linear map or convolution is needed for this node only; without autograd
+        its power is written into one buffer for all, which saves most of the memory traffic.
+        """
+        args = list(node.args)
+        weight = args[1] if len(args) > 1 and node.operation in _READING else None
+        if isinstance(weight, StateRef) and not self.autograd:
+            args[1] = Flow(self.buffered(self.weights[weight.name]))
+        return map_leaves(self.lift, tuple(args)), map_leaves(self.lift, node.kwargs)
+
+    def buffered(self, tensor: Tensor) -> Tensor:
+        """:math:`|w|^p` in the common buffer."""
+        if self.buffer is None or len(self.buffer) < tensor.numel():
+            largest = max(w.numel() for w in self.weights.values())
+            self.buffer = torch.empty(largest, dtype=self.dtype, device=tensor.device)
+        power = self.buffer[: tensor.numel()].view(tensor.shape)
+        if tensor.dtype != self.dtype:
+            tensor = power.copy_(tensor)
+        if self.power == 2:
+            return torch.square(tensor, out=power)
+        torch.abs(tensor, out=power)
+        if self.power == 1:
+            return power
+        if self.power in (1.5, 2.5):
+            root = power.sqrt()
+            return (power if self.power == 1.5 else power.square_()).mul_(root)
+        return power.pow_(int(self.power) if self.power == int(self.power) else self.power)
+
+    def lift(self, leaf: Any) -> Any:
+        """The flow behind a reference; numbers and other arguments as they are."""
+        if isinstance(leaf, Ref):
+            return self.results[leaf]
+        if isinstance(leaf, StateRef):
+            return self.entry(leaf.name)
+        if isinstance(leaf, Tensor):
+            return Flow(leaf.to(self.dtype).abs() ** self.power)
+        return leaf
+
+    def entry(self, name: str) -> Flow:
+        """An input (all ones), or a parameter or buffer raised to the p-th power of its size."""
+        if name.startswith("input "):
+            spec = self.inputs[int(name.removeprefix("input "))]
+            device = next(iter(self.weights.values())).device if self.weights else None
+            return Flow(torch.ones(spec.shape, dtype=self.dtype, device=device), 0.0, True)
+        if name in self.absorbed.values():
+            return self.nothing  # part of the batch norm behind it
+        if name not in self.powers:
+            self.powers[name] = Flow(self.raised(self.weights[name]))
+        return self.powers[name]
+
+    def raised(self, tensor: Tensor) -> Tensor:
+        """:math:`|w|^p`, without the general power where it is not needed."""
+        tensor = tensor.to(self.dtype)
+        if self.power == 2:
+            return tensor.square()
+        tensor = tensor.abs()
+        if self.power == 1:
+            return tensor
+        if self.power in (1.5, 2.5):
+            return tensor ** int(self.power) * tensor.sqrt()
+        return tensor ** (int(self.power) if self.power == int(self.power) else self.power)
+
+    def normalized(self, flow: Flow) -> Flow:
+        """Move a factor into the logarithm when the tensor leaves the middle of its range."""
+        if not flow.data or not flow.tensor.numel() or self.node.operation not in _GROWING:
+            return flow
+        values = flow.tensor.detach()
+        if not self.careful and self.is_moderate(float(values.reshape(-1)[values.numel() // 2])):
+            return flow  # one entry tells; should another overflow, we come back more careful
+        top = float(values.amax())
+        if top == 0 or self.is_moderate(top):
+            return flow
+        if not math.isfinite(top):
+            if not self.careful:
+                raise Overflow
+            raise PathspaceError(
+                f"{self.where()} leaves the range of {self.dtype}: are all weights finite?"
+            )
+        return Flow(flow.tensor / top, flow.log + math.log(top), True)
+
+    def is_moderate(self, value: float) -> bool:
+        """Whether a value is far from overflow and underflow."""
+        return 1 / self.largest < value < self.largest
+
+    def where(self) -> str:
+        """The operation and its module."""
+        return f"`{self.node.module or type(self.network.model).__name__}` ({self.node.operation})"
+
+    def refuse(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse an operation that no path sum goes through."""
+        raise NoPathSum(
+            f"{self.where()} is not positively homogeneous (or not linear between activations), "
+            "so the network's output is no sum over paths; measure the part of the model before "
+            "or behind it"
+        )
+
+
+def _refs(tree: Any) -> list[Ref]:
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Ref)]
+
+
+_READING = frozenset("linear conv1d conv2d conv3d".split())
+
+# After these a value may have become much larger or smaller.
+_GROWING = frozenset(
+    """
+    linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d matmul mm bmm mv
+    einsum addmm mul multiply div divide batch_norm sum mean embedding
+    """.split()
+)
