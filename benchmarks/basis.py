@@ -3,6 +3,7 @@
 Run from the root of the repository: python -m benchmarks.basis [--repeats N] [--json FILE]
 """
 
+import ctypes
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ def measure(repeats: int) -> list[Measurement]:
 def peak_extra_memory(task: Callable[[], object]) -> float:
     """Bytes by which the resident memory of this process rises above its start during a task."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would hide what the task takes
     Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
     before = _memory("VmRSS")
     result = task()
