@@ -34,7 +34,6 @@ STEPS: dict[str, Callable[[Any, Tensor, Tensor], Tensor | None]] = {
     "clone": lambda m, a, b: a.clone(),
     "zeros": lambda m, a, b: torch.zeros(a.shape),
     "buffer": lambda m, a, b: m.k[:, : a.shape[1]],
-    "attribute": lambda m, a, b: m.plain,
     "relu_": lambda m, a, b: a.relu_(),
     "mul_": lambda m, a, b: a.mul_(2),
     "shift_": lambda m, a, b: a.add_(1),
@@ -64,7 +63,7 @@ class Program(nn.Module):
         self.plain = torch.zeros(3, 4)  # no buffer
 
     def forward(self, x: Tensor) -> Tensor:
-        pool: list[Tensor | None] = [x.clone(), act(self.stem(x))]
+        pool: list[Tensor | None] = [x.clone(), act(self.stem(x)), self.plain]
         for name, i, j in self.steps:
             a, b = pool[i], pool[j]
             if a is None or b is None:
@@ -84,7 +83,7 @@ def drawn(seed: int) -> Program:
     model = Program([])
     for _ in range(choose.randint(3, 9)):
         for _ in range(20):
-            size = len(model.steps) + 2
+            size = len(model.steps) + 3
             step = (choose.choice(list(STEPS)), choose.randrange(size), choose.randrange(size))
             longer = Program([*model.steps, step]).eval()
             try:

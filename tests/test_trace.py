@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import pathspace as ps
 from operations import CASES
@@ -150,6 +151,22 @@ def test_a_model_and_its_network_are_copied_together(clone: Callable[[Any], Any]
     torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_reentrant_checkpoints_are_seen_through() -> None:
+    class Saving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = mlp(), mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.b, F.pad(x, (0, 1)), use_reentrant=True)
+
+    inner = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), Saving())
+    network = ps.trace(inner, X)
+    assert network.H == 2 + 4
+    assert network.unreached == ("2.a.0.weight", "2.a.0.bias", "2.a.2.weight", "2.a.2.bias")
+
+
 def test_a_deep_network_is_traced_in_time() -> None:
     layers = [layer for _ in range(1000) for layer in (nn.Linear(4, 4), nn.ReLU())]
     start = time.perf_counter()
@@ -192,6 +209,7 @@ class Meddler(nn.Module):
         self.calls[1:].add_(1)
         self.tally.add_(1)
         torch.add(self.tally, 1, out=self.tally)
+        self.norm.train()  # counts its batches
         h = self.drop(self.norm(self.a(x)).relu())
         self.average.mul_(0.9).add_(h.mean(0), alpha=0.1)
         self.history.append(h)
@@ -200,7 +218,6 @@ class Meddler(nn.Module):
         self.b.extra = nn.Linear(1, 1)
         self.register_buffer("late", torch.ones(1))
         self.a.register_forward_hook(lambda *_: None)
-        self.norm.train()
         torch.rand(3)
         if self.fail:
             raise RuntimeError("at the very end")

@@ -16,7 +16,8 @@ from pathspace.errors import PathspaceError, RescalingError, TraceError, Unsuppo
 from pathspace.flow import NoPathSum
 from pathspace.gauge import gauge_, skeleton_init_
 from pathspace.network import Edge, Network, Normalization, Space
-from pathspace.norms import path_norm
+from pathspace.norms import BasisPathNorm, basis_path_norm, path_norm
+from pathspace.penalties import BasisPathPenalty
 from pathspace.rescaling import (
     Rescaling,
     carry_gradients,
@@ -35,6 +36,8 @@ from pathspace.tracing import trace
 __version__ = "0.1.0"
 
 __all__ = [
+    "BasisPathNorm",
+    "BasisPathPenalty",
     "BasisPaths",
     "Edge",
     "Network",
@@ -52,6 +55,7 @@ __all__ = [
     "are_equivalent",
     "balance",
     "balance_",
+    "basis_path_norm",
     "carry_gradients",
     "choose_skeleton",
     "compose",

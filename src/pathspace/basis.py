@@ -46,6 +46,9 @@ class BasisPaths:
     (:meth:`flat`, :meth:`unflat`). In the dicts the H places of the free weights are no
     coordinates: values hold there the value of the unit's root path, gradients and updates 0.
 
+    Attributes:
+        is_root: (H+1,) the scales whose in-edge is a root; that root's value is I(u) O(u).
+
     Args:
         network: the traced network.
         choice: the skeleton: ``"modulo"`` (the papers'), ``"largest"``, an explicit mapping, or a
@@ -90,8 +93,8 @@ class BasisPaths:
         free[0] = False
         self._owner = _follow(torch.where(free, chosen.parent, torch.arange(self.graph.H + 1)))
         self._root = self.graph.places(chosen.incoming[self._owner])
-        self._is_root = ~free
-        self._is_root[0] = False
+        self.is_root = ~free
+        self.is_root[0] = False
         self._sorted_free = chosen.outgoing[1:].sort().values
 
     # Counting and naming -----------------------------------------------------------------------
@@ -101,13 +104,13 @@ class BasisPaths:
         return self.graph.m - self.graph.H
 
     def __repr__(self) -> str:
-        roots = int(self._is_root.sum())
+        roots = int(self.is_root.sum())
         return f"<BasisPaths: {len(self):,} = m − H paths, {roots:,} of them roots>"
 
     @property
     def roots(self) -> Tensor:
         """Coordinates of the roots, the *negative* basis paths of Zheng et al. (2019), sorted."""
-        return self.coordinate(self.skeleton.incoming[self._is_root]).sort().values
+        return self.coordinate(self.skeleton.incoming[self.is_root]).sort().values
 
     @property
     def positive(self) -> Tensor:
@@ -190,7 +193,7 @@ class BasisPaths:
     def values(self, state: Mapping[str, Tensor] | None = None) -> Weights:
         r"""The values :math:`v_e = I(u)\,w_e\,O(v)`; differentiable with respect to ``state``."""
         weights = self.graph.weights(_detached(self.network) if state is None else state)
-        into, out = self._products(weights)
+        into, out = self.products(weights)
         return {
             edge.parameter: scaled(edge, weights[edge.parameter], out, into)
             for edge in self.graph.edges
@@ -240,8 +243,19 @@ class BasisPaths:
         self._free.put_(weights, free)
         return weights
 
-    def _products(self, weights: Weights) -> tuple[Tensor, Tensor]:
-        """I and O of every scale, as (2, H+1): sign and logarithm of the size."""
+    def off_skeleton(self, weights: Weights) -> Weights:
+        """The weights with 0 at all skeleton weights: those whose basis paths are positive."""
+        skeleton = torch.unique(torch.cat([self.skeleton.incoming, self.skeleton.outgoing])[1:])
+        kept = dict(weights)
+        for block in self.graph.places(skeleton).blocks:
+            name = self.graph.edges[block.edge].parameter
+            zero = weights[name].new_zeros(())
+            place = tuple(i.to(zero.device) for i in block.index)
+            kept[name] = weights[name].index_put(place, zero) if place else zero
+        return kept
+
+    def products(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """I and O of every scale, each as (2, H+1): sign and logarithm of the size."""
         out = log_product(self._free.take(weights), self.skeleton.child)
         incoming = self.graph.places(self.skeleton.incoming).take(weights)
         return log_product(incoming, self.skeleton.parent), out
@@ -264,7 +278,7 @@ class BasisPaths:
         Reference: Meng et al. 2019, section 4.2 (inverse chain rule).
         """
         weights = self.graph.weights(_detached(self.network) if state is None else state)
-        into, out = self._products(weights)
+        into, out = self.products(weights)
         result = {}
         used = torch.zeros(self.graph.H + 1, dtype=torch.float64)
         for edge in self.graph.edges:
@@ -276,7 +290,7 @@ class BasisPaths:
         used -= self._free.take(gradients, 0.0) * self._free.take(weights)
         used[0] = 0.0
         by_owner = torch.zeros_like(used).index_add_(0, self._owner, used)
-        rooted = self.graph.places(torch.where(self._is_root, self.skeleton.incoming, -1))
+        rooted = self.graph.places(torch.where(self.is_root, self.skeleton.incoming, -1))
         value = plain(product(into, out))
         rooted.put_(result, rooted.take(result, 0.0) - by_owner / value)
         self._free.put_(result, torch.zeros_like(used))
@@ -291,7 +305,7 @@ class BasisPaths:
         """
         weights = self.graph.weights(_detached(self.network) if state is None else state)
         given = self.unflat(tangent) if isinstance(tangent, Tensor) else tangent
-        into, out = self._products(weights)
+        into, out = self.products(weights)
         relative = self._root.take(given, 0.0) / plain(product(into, out))
         relative[0] = 0.0
         result = {}
@@ -319,7 +333,7 @@ class BasisPaths:
         state = _detached(self.network) if state is None else state
         weights = self.graph.weights(state)
         given = self.unflat(update) if isinstance(update, Tensor) else update
-        into, out = self._products(weights)
+        into, out = self.products(weights)
         ratio = 1 + self._root.take(given, 0.0) / plain(product(into, out))
         ratio[0] = 1.0
         if bool((ratio <= 0).any()):

@@ -81,6 +81,11 @@ class Edge:
         return bool((self.source == PINNED).all())
 
     @cached_property
+    def is_fixed(self) -> bool:
+        """Whether these are no edges but slopes or gains that no scale touches."""
+        return bool((self.target == PINNED).all())
+
+    @cached_property
     def into_free(self) -> bool:
         """Whether any of these weights ends at a free unit."""
         return bool((self.target_scale > 0).any())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pathspace.basis import BasisPaths
 from pathspace.flow import Flow, path_flow
 from pathspace.network import Network
+from pathspace.signedlogs import product, scaled
+from pathspace.skeleton import Choice, Skeleton
 
 
 def path_norm(
@@ -77,3 +81,89 @@ def path_norm(
 
 def _log(flow: Flow) -> Tensor:
     return flow.tensor.log() + flow.log
+
+
+@dataclass(frozen=True)
+class BasisPathNorm:
+    """The basis-path norm and where it is attained; ``float()`` gives the number.
+
+    Attributes:
+        roots: the largest |log|v|| of a root (negative basis path).
+        positive: the largest |v| of a basis path that is not a root.
+        path: the weights along the basis path that attains the norm.
+    """
+
+    roots: float
+    positive: float
+    path: tuple[str, ...]
+
+    @property
+    def value(self) -> float:
+        """The larger of the two parts."""
+        return max(self.roots, self.positive)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        return (
+            f"basis-path norm {self.value:.6g} (roots {self.roots:.6g}, positive paths "
+            f"{self.positive:.6g}), attained by {' → '.join(self.path)}"
+        )
+
+
+def basis_path_norm(
+    network: Network,
+    choice: Choice | Skeleton | BasisPaths = "modulo",
+    *,
+    state: Mapping[str, Tensor] | None = None,
+) -> BasisPathNorm:
+    r"""The basis-path norm. Rescaling-invariant, but it depends on the skeleton.
+
+    .. math:: \varphi(v) = \max\Big(\max_{a \text{ root}} |\log|v_a||,\;
+        \max_{e \text{ no root}} |v_e|\Big)
+
+    Computed in float64, tensor by tensor.
+
+    Args:
+        network: the traced network.
+        choice: the skeleton, or basis paths that exist already.
+        state: parameters and buffers by name; by default the model's.
+
+    Example:
+        >>> import torch, pathspace as ps
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Linear(1, 1, bias=False),
+        ...     torch.nn.ReLU(),
+        ...     torch.nn.Linear(1, 1, bias=False),
+        ... )
+        >>> with torch.no_grad():
+        ...     _ = model[0].weight.fill_(2.0), model[2].weight.fill_(0.25)
+        >>> norm = ps.basis_path_norm(ps.trace(model, torch.ones(1, 1)))
+        >>> round(float(norm), 6), norm.path  # one root: |log(2 · 0.25)|
+        (0.693147, ('0.weight[0, 0]', '2.weight[0, 0]'))
+
+    Reference: Zheng et al. 2019, Definition 1.
+    """
+    state = {n: t.detach() for n, t in (state or network.state()).items()}
+    basis = choice if isinstance(choice, BasisPaths) else BasisPaths(network, choice, state=state)
+    weights = basis.graph.weights(state)
+    into, out = basis.products(weights)
+    logs = torch.where(basis.is_root, product(into, out)[1].abs(), -1.0)
+    largest_root = float(logs.max()) if bool(basis.is_root.any()) else 0.0
+    number = int(basis.skeleton.incoming[logs.argmax()])
+    positive = 0.0
+    off_skeleton = basis.off_skeleton(weights)
+    for k, edge in enumerate(basis.graph.edges):
+        if edge.is_fixed:
+            continue
+        values = scaled(edge, off_skeleton[edge.parameter].double(), out, into).abs()
+        top = float(values.max())
+        if top > positive:
+            positive = top
+            if top > largest_root:
+                number = int(basis.graph.start[k]) + int(values.argmax())
+    if number < 0:  # no free unit, and all weights are zero
+        return BasisPathNorm(largest_root, positive, ())
+    path = basis.path(int(basis.coordinate(torch.tensor(number))))
+    return BasisPathNorm(largest_root, positive, tuple(path))
