@@ -124,12 +124,12 @@ def test_it_trains_with_any_optimizer():
     network = ps.trace(model, torch.ones(1, 4))
     penalty = ps.BasisPathPenalty(network, 1.0, 0.1, exact=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    before = float(penalty())
+    before = float(penalty().detach())
     for _ in range(20):
         optimizer.zero_grad()
         penalty().backward()
         optimizer.step()
-    assert float(penalty()) < before
+    assert float(penalty().detach()) < before
 
 
 def test_negative_weights_of_the_penalty_are_refused():

@@ -1,5 +1,6 @@
 """pathspace: the positively scale-invariant geometry of ReLU networks, for PyTorch."""
 
+from pathspace import bounds, generalized
 from pathspace.balancing import balance, balance_
 from pathspace.basis import BasisPaths
 from pathspace.enumeration import (
@@ -56,11 +57,13 @@ __all__ = [
     "balance",
     "balance_",
     "basis_path_norm",
+    "bounds",
     "carry_gradients",
     "choose_skeleton",
     "compose",
     "count_paths",
     "gauge_",
+    "generalized",
     "identity",
     "inverse",
     "output_from_paths",

@@ -45,9 +45,9 @@ class BasisPathPenalty:
         >>> penalty = ps.BasisPathPenalty(network, lam1=0.1, lam2=0.1, exact=True)
         >>> loss = model(torch.ones(1, 2)).square().sum() + penalty()
         >>> loss.backward()
-        >>> before = float(penalty())
+        >>> before = float(penalty().detach())
         >>> _ = ps.rescale_(network, ps.random_rescaling(network))
-        >>> abs(float(penalty()) / before - 1) < 1e-3  # invariant
+        >>> abs(float(penalty().detach()) / before - 1) < 1e-3  # invariant
         True
 
     Reference: Zheng et al. 2019, section "Basis-path regularization", Eq. (10)-(11).

@@ -11,6 +11,7 @@ costs nothing). :mod:`pathspace.tracing.rules` says for each operation what beco
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from pathspace.errors import TraceError
-from pathspace.network import Network, Streams
-from pathspace.tracing.graph import OnUnknown
+from pathspace.network import InputSpec, Network, Streams
+from pathspace.tracing.graph import Graph, OnUnknown
 from pathspace.tracing.tracer import Tracer
-from pathspace.tracing.values import leaves, opened
+from pathspace.tracing.values import leaves, map_leaves, opened
 
 
 def trace(
@@ -35,8 +36,9 @@ def trace(
 
     For one scale :math:`c_v > 0` per unit, the weights :math:`w_{uv} \leftarrow w_{uv} c_v / c_u`
     give the same function, provided that every unit meets positively homogeneous operations only.
-    ``trace`` finds the largest set of scales of this kind (one per group of tied units). The model
-    is run once, in eval mode, without data: nothing is computed and the model is left as it was.
+    ``trace`` finds scales of this kind (one per group of tied units). The model is run without
+    data: nothing is computed and the model is left as it was. The graph is that of eval mode; what
+    train mode uses in another way (a branch of its own, a hidden layer that it returns) is pinned.
 
     Args:
         model: any module. Wrappers (DataParallel, DistributedDataParallel, torch.compile) are
@@ -75,7 +77,32 @@ def trace(
     model = unwrap(model)
     _check_parameters(model)
     args, kwargs = _arguments(model, example_input)
-    return Tracer(model, streams, on_unknown).run(args, kwargs)
+    tracer = Tracer(model, streams, on_unknown)
+    outputs = tracer.run(args, kwargs, training=False)
+    tracer.graph.agree_with(_train_mode(Tracer(model, streams, on_unknown), args, kwargs))
+    return tracer.graph.finish(map_leaves(_spec, (args, kwargs)), outputs)
+
+
+def _train_mode(tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+    """The graph of the model in train mode, as far as it can be run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # eval mode has said it already
+        try:
+            tracer.run(args, kwargs, training=True)
+            return tracer.graph
+        except TraceError as error:
+            reason = str(error)
+    warnings.warn(
+        f"train mode was not looked at, so rescaling may change what the model computes there: "
+        f"{reason}",
+        stacklevel=3,
+    )
+    return tracer.graph
+
+
+def _spec(leaf: Any) -> Any:
+    """What is remembered of an argument of the model."""
+    return InputSpec(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
 def unwrap(model: Any) -> nn.Module:

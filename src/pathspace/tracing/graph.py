@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -250,9 +251,47 @@ class Graph:
 
     # The result --------------------------------------------------------------------------------
 
+    def agree_with(self, other: Graph) -> None:
+        """Keep only what leaves another run of the same model (in train mode) unchanged too.
+
+        A weight that both use ties the units of both; what meets a weight that only the other uses
+        is pinned, because that weight has no edge here.
+        """
+        for name in other.connections.keys() - self.connections.keys():
+            for end in other.connections[name][1:]:
+                other.pin(end, f"weight `{name}`, which only this mode uses")
+        self.size = self.partition.size
+        pinned = self.partition.find(torch.arange(self.size)) == PINNED
+        foreign = torch.arange(PINNED + 1, other.partition.size)
+        shift = int(self.partition.fresh(len(foreign))[0]) - PINNED - 1
+
+        def here(units: Tensor) -> Tensor:
+            return torch.where(units > PINNED, units + shift, units)
+
+        self.partition.tie(here(foreign), here(other.partition.find(foreign)))
+        for name in self.connections.keys() & other.connections.keys():
+            for own, theirs in zip(self.connections[name][1:], other.connections[name][1:]):  # noqa: B905
+                self.partition.tie(own, here(theirs))
+        for norm, same in itertools.product(self.normalizations, other.normalizations):
+            if norm.mean is not None and norm.mean == same.mean:
+                self.partition.tie(norm.input, here(same.input))
+        newly = (self.partition.find(torch.arange(self.size)) == PINNED) & ~pinned
+        for index in self.spaces_of(newly.nonzero().squeeze(1)):
+            name = self.spaces[index].name
+            for space, reasons in zip(other.spaces, other.reasons, strict=True):
+                if space.name == name:
+                    self.reasons[index] |= dict.fromkeys(f"in train mode: {r}" for r in reasons)
+            self.reasons[index].setdefault("tied to pinned units in train mode")
+
+    def _scales(self) -> tuple[Tensor, int]:
+        """The scale of every unit, and how many are free."""
+        scale, _ = self.partition.scales()
+        free = torch.unique(scale[: self.size])
+        return torch.searchsorted(free, scale[: self.size]), len(free) - 1
+
     def finish(self, inputs: tuple[Any, Any], outputs: Any) -> Network:
         """Number the free scales and put everything together."""
-        scale, free = self.partition.scales()
+        scale, free = self._scales()
         edges = []
         for name, (space, target, source) in self.connections.items():
             shape = tuple(self.parameters[name].shape)

@@ -17,8 +17,8 @@ _CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Run in eval mode without autograd; afterwards everything in the model is as it was.
+def unchanged(model: nn.Module, training: bool) -> Iterator[None]:
+    """Run in train or eval mode, without autograd; afterwards the model is as it was.
 
     That is: attributes and what lists, dicts and sets among them hold (so parameters, buffers,
     submodules and hooks too), and which parameters require a gradient.
@@ -32,7 +32,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
         for module, _, _ in kept:
-            module.__dict__["training"] = False
+            module.__dict__["training"] = training
         with torch.no_grad(), torch.random.fork_rng(devices=[]), eager:
             yield
     finally:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pathspace.errors import TraceError
-from pathspace.network import InputSpec, Network, Node, Ref, StateRef, Streams
+from pathspace.network import Node, Ref, StateRef, Streams
 from pathspace.tracing import rules
 from pathspace.tracing.constants import Constants
 from pathspace.tracing.graph import Graph, OnUnknown
@@ -37,12 +37,15 @@ class Tracer(TorchFunctionMode):
         self.device = torch.device("cpu")
         self.inputs: list[Tensor] = []  # alive while the model runs
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Network:
-        """Run the model on the shapes of the arguments and return the finished network."""
-        specs = map_leaves(_spec, (args, kwargs))
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> Any:
+        """Run the model on the shapes of the arguments; the graph is then complete.
+
+        Returns:
+            what the model returns, tensors as references to the program.
+        """
         args, kwargs = map_leaves(self._enter, args), map_leaves(self._enter, kwargs)
         graph = self.graph
-        with unchanged(graph.model), module_paths(graph.model, graph.path), self:
+        with unchanged(graph.model, training), module_paths(graph.model, graph.path), self:
             try:
                 result = graph.model(*args, **kwargs)
             except (TraceError, RecursionError):
@@ -54,7 +57,7 @@ class Tracer(TorchFunctionMode):
                     f"{type(error).__name__}: {error}"
                 ) from error
         graph.path.clear()
-        return graph.finish(specs, self._leave(result))
+        return self._leave(result)
 
     def _enter(self, leaf: Any) -> Any:
         """An input: each of its features is a pinned unit, the same in every sample."""
@@ -223,8 +226,3 @@ class Tracer(TorchFunctionMode):
         tensor = torch.empty(value.shape, dtype=value.dtype, device="meta")
         self.values[tensor] = value
         return tensor
-
-
-def _spec(leaf: Any) -> Any:
-    """What is remembered of an argument of the model."""
-    return InputSpec(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf
