@@ -75,9 +75,9 @@ def basis_path_measure(gamma: float, d: int, H: int, L: int) -> float:
 
 
 def path_counts(d: int, H: int, L: int) -> list[int]:
-    """How many paths of d → H → … → H (L − 1 matrices) have b = 0, 1, …, L − 1 skeleton-free weights.
+    """How many paths have b = 0, 1, …, L − 1 weights off the skeleton.
 
-    The H paths with b = 0 are the roots; with those of b ≥ 1 they sum to d·H^(L−1).
+    The network is d → H → … → H with L − 1 matrices and the papers' skeleton. The H paths with b = 0 are the roots; with those of b ≥ 1 they sum to d·H^(L−1).
 
     Example:
         >>> path_counts(3, 4, 3), 3 * 4**2
@@ -196,7 +196,8 @@ def _log(value: float) -> float:
 
 
 def _log_add(a: float, b: float) -> float:
-    return float(torch.logaddexp(torch.tensor(a).double(), torch.tensor(b).double()))
+    low, high = sorted((a, b))
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
 
 
 __all__ = [

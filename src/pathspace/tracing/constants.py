@@ -35,7 +35,7 @@ class Constants:
     ) -> Any:
         """Apply a function to constants; what it overwrites is copied first if it is not ours."""
         stands_for = {}
-        for target in leaves((args[:1] if inplace else (), kwargs.get("out"))):
+        for target in leaves((args[:1] if inplace else (), kwargs.get("out"))):  # several
             if isinstance(target, Tensor):
                 self._make_writable(target)
                 stands_for[id(self.current(target))] = target

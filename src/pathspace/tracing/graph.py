@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -44,6 +43,7 @@ class Graph:
         self.path: list[str] = []
         self.operation = ""
         self.function: Callable[..., Any] = torch.relu
+        self.size: int | None = None  # how many units are its own, after `agree_with`
         self._uses: dict[str, int] = {}
 
     # Where we are ------------------------------------------------------------------------------
@@ -260,8 +260,9 @@ class Graph:
         for name in other.connections.keys() - self.connections.keys():
             for end in other.connections[name][1:]:
                 other.pin(end, f"weight `{name}`, which only this mode uses")
-        self.size = self.partition.size
-        pinned = self.partition.find(torch.arange(self.size)) == PINNED
+        own = torch.arange(self.partition.size)
+        self.size = len(own)
+        pinned = self.partition.find(own) == PINNED
         foreign = torch.arange(PINNED + 1, other.partition.size)
         shift = int(self.partition.fresh(len(foreign))[0]) - PINNED - 1
 
@@ -272,11 +273,12 @@ class Graph:
         for name in self.connections.keys() & other.connections.keys():
             for own, theirs in zip(self.connections[name][1:], other.connections[name][1:]):  # noqa: B905
                 self.partition.tie(own, here(theirs))
-        for norm, same in itertools.product(self.normalizations, other.normalizations):
-            if norm.mean is not None and norm.mean == same.mean:
-                self.partition.tie(norm.input, here(same.input))
-        newly = (self.partition.find(torch.arange(self.size)) == PINNED) & ~pinned
-        for index in self.spaces_of(newly.nonzero().squeeze(1)):
+        inputs = {norm.mean: norm.input for norm in other.normalizations if norm.mean}
+        for norm in self.normalizations:
+            if norm.mean in inputs:
+                self.partition.tie(norm.input, here(inputs[norm.mean]))
+        newly = (self.partition.find(own) == PINNED) & ~pinned
+        for index in self.spaces_of(own[newly]):
             name = self.spaces[index].name
             for space, reasons in zip(other.spaces, other.reasons, strict=True):
                 if space.name == name:
@@ -285,9 +287,9 @@ class Graph:
 
     def _scales(self) -> tuple[Tensor, int]:
         """The scale of every unit, and how many are free."""
-        scale, _ = self.partition.scales()
-        free = torch.unique(scale[: self.size])
-        return torch.searchsorted(free, scale[: self.size]), len(free) - 1
+        scale = self.partition.scales()[0][: self.size]
+        known = torch.unique(scale)  # without those of another run
+        return torch.searchsorted(known, scale), len(known) - 1
 
     def finish(self, inputs: tuple[Any, Any], outputs: Any) -> Network:
         """Number the free scales and put everything together."""

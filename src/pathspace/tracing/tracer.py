@@ -112,6 +112,10 @@ class Tracer(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.__iter__:
             return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
+        if isinstance(out := kwargs.get("out"), Tensor):
+            rest = {key: value for key, value in kwargs.items() if key != "out"}
+            result = self.__torch_function__(func, types, args, rest)
+            return self.__torch_function__(Tensor.copy_, types, (out, result))
         tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = TABLE.get(func)
         inplace = known.is_inplace(args, kwargs) if known else overwrites(func)
@@ -126,7 +130,7 @@ class Tracer(TorchFunctionMode):
         graph.operation = known.name if known else function_name(func)
         rule = known.rule if known else rules.unknown
         if kwargs.get("out") is not None:
-            graph.refuse("the argument `out=` is not followed; use the returned tensor")
+            graph.refuse("several tensors as `out=` are not followed; use the returned ones")
         result = rule(graph, *map_leaves(self._lift, args), **map_leaves(self._lift, kwargs))
         return self._record(known.spelling if known else func, args, kwargs, result, inplace)
 
