@@ -77,7 +77,8 @@ def basis_path_measure(gamma: float, d: int, H: int, L: int) -> float:
 def path_counts(d: int, H: int, L: int) -> list[int]:
     """How many paths have b = 0, 1, …, L − 1 weights off the skeleton.
 
-    The network is d → H → … → H with L − 1 matrices and the papers' skeleton. The H paths with b = 0 are the roots; with those of b ≥ 1 they sum to d·H^(L−1).
+    The network is d → H → … → H with L − 1 matrices and the papers' skeleton. The H paths with
+    b = 0 are the roots; all together are d·H^(L−1).
 
     Example:
         >>> path_counts(3, 4, 3), 3 * 4**2
