@@ -126,21 +126,21 @@ TRANSPOSED: dict[str, dict[str, Any]] = {
     "groups": {"kernel_size": 2, "groups": 2},
 }
 for dims, plain in CONVOLUTIONS.items():
-    space, big = {1: (5,), 2: (4, 3), 3: (3, 2, 3)}[dims], "many weights" if dims == 3 else ""
+    space, big = {1: (5,), 2: (3, 3), 3: (3, 2, 3)}[dims], "many weights" if dims == 3 else ""
     first = part(plain, 2, 4, 1)
     for form, options in OPTIONS.items():
-        build = seq(first, A, part(plain, 4, 6, **options), A, Flat, Read)
-        case(f"conv{dims}d: {form}", build, (2, *space), 4 + 6, apart=big)
+        build = seq(first, A, part(plain, 4, 4, **options), A, Flat, Read)
+        case(f"conv{dims}d: {form}", build, (2, *space), 4 + 4, apart=big)
     build = seq(first, A, part(plain, 4, 8, 2, groups=4), A, Flat, Read)
     case(f"conv{dims}d: depthwise", build, (2, *space), 4 + 8, apart=big)
     build = seq(first, A, part(plain, 4, 2, 2))
     case(f"conv{dims}d: no batch", build, part(lambda s, _: torch.randn(2, *s), space), 4)
     space = {1: (3,), 2: (2, 2), 3: (2, 1, 1)}[dims]
     for form, options in TRANSPOSED.items():
-        layer = part(getattr(nn, f"ConvTranspose{dims}d"), 4, 6, **options)
+        layer = part(getattr(nn, f"ConvTranspose{dims}d"), 4, 4, **options)
         build = seq(first, A, layer, A, Flat, Read)
         beyond = "places that are constant" if "output" in form else ""
-        case(f"conv_transpose{dims}d: {form}", build, (2, *space), 10, apart=big, beyond=beyond)
+        case(f"conv_transpose{dims}d: {form}", build, (2, *space), 4 + 4, apart=big, beyond=beyond)
 
 # Batch norm: a scale before it that it divides out, and one behind it -----------------------------
 
@@ -393,6 +393,11 @@ def into(whole: Tensor, key: Any, piece: Any) -> Tensor:
     return whole
 
 
+def written_to(out: Tensor, x: Tensor) -> Tensor:
+    torch.cat([x, x], 1, out=out)
+    return out
+
+
 def pads(x: Tensor) -> Tensor:
     """Room for six channels, all zero."""
     return torch.zeros(x.shape[0], 6, *x.shape[2:])
@@ -476,6 +481,9 @@ for form, move in {
     "diagonal": lambda x: x.unflatten(1, (2, 2)).diagonal(0, 1, 2),
 }.items():
     between(f"copies, choices, zeros: {form}", move, 4, space=(2, 2), beyond=f"{COPIES}, or {CUT}")
+
+copied = lambda x: written_to(torch.empty(len(x), 8, 2, 2), x)  # noqa: E731
+between("copies, choices, zeros: out=", copied, 4, space=(2, 2), apart="no gradient")
 
 # Movement that does not keep channels whole -------------------------------------------------------
 
@@ -837,6 +845,44 @@ case("checkpoint", net(again, a=seq(L(3, 4), A), b=L(4, 5), c=L(5, 2)), (3,), 4 
 decide = lambda m, x: m.b(act(m.a(x)) if x.shape[1] == 3 and len(x) > 1 and x.ndim == 2 else x)  # noqa: E731
 case("shapes decide", net(decide, a=L(3, 4), b=L(4, 2)), (3,), 4)
 
+# What only train mode does: its weights do not move, so what they read is pinned
+
+HEADS = {"a": L(3, 4), "b": L(4, 5), "c": L(5, 2), "aux": L(4, 2)}
+
+
+def auxiliary(m: Any, x: Tensor) -> Any:
+    h = act(m.a(x))
+    y = m.c(act(m.b(h)))
+    return (y, m.aux(h)) if m.training else y
+
+
+def shown(m: Any, x: Tensor) -> Any:
+    h = act(m.a(x))
+    y = m.c(act(m.b(h)))
+    return (y, h) if m.training else y
+
+
+def squashed(m: Any, x: Tensor) -> Any:
+    h = act(m.a(x))
+    return m.c(act(m.b(h.tanh() if m.training else h)))
+
+
+ONLY = "in train mode: weight `aux.weight`, which only this mode uses"
+case("train mode: a head of its own", net(auxiliary, **HEADS), (3,), 5, reason=ONLY, apart=OWN)
+SHOWN = "in train mode: output"
+case("train mode: a layer is returned", net(shown, **HEADS), (3,), 5, reason=SHOWN, apart=OWN)
+case("train mode: squashed", net(squashed, **HEADS), (3,), 5, reason="(tanh)", apart=OWN)
+rows = lambda m, x: F.linear(act(m.a(x)), m.w if m.training else m.w[:2])  # noqa: E731
+case("train mode: more of a weight", net(rows, a=L(3, 4), w=parameter(3, 4)), (3,), 0, apart=OWN)
+skip = lambda m, x: m.c(act(m.b(x)) if m.training else act(m.b(act(m.a(x)))))  # noqa: E731
+case(
+    "train mode: a layer is left out",
+    net(skip, a=L(4, 4), b=L(4, 5), c=L(5, 2)),
+    (4,),
+    5,
+    apart=OWN,
+)
+
 # Inputs and outputs of all kinds ------------------------------------------------------------------
 
 
@@ -912,6 +958,9 @@ for form, function in {
     "long ": lambda x: ((x > 0) * x).long().to(x),
     "int": lambda x: x.int().to(x.dtype),
     "to": lambda x: x.to(torch.int16) * 1.0,
+    "sum": lambda x: (10 * x)[:, None].sum(1, dtype=torch.int64) * 1.0,
+    "setitem": lambda x: into(torch.zeros(x.shape, dtype=int), ALL, 10 * x) * 1.0,
+    "copy": lambda x: torch.zeros(x.shape, dtype=int).copy_(10 * x) * 1.0,
     "add": lambda x: 1 / (x.abs() + 1),
     "sort": lambda x: x.sort(1).values,
     "topk": lambda x: torch.topk(x, 5).values,
@@ -1037,7 +1086,8 @@ refused("negative step", lambda m, x: x[:, ::-1], "ValueError: step must be grea
 refused("view as another dtype", lambda m, x: x.view(torch.int64), "reinterprets the bits")
 refused("t_", lambda m, x: x.t_(), "changes a tensor's shape in place")
 refused("unsqueeze_", lambda m, x: x.unsqueeze_(1)[:, 0], "changes a tensor's shape in place")
-refused("out=", lambda m, x: torch.add(x, x, out=torch.empty(3, 4)), "`out=` is not followed")
+two_outs = lambda m, x: torch.max(x, 1, out=(torch.empty(3), torch.empty(3, dtype=int)))  # noqa: E731
+refused("out= of two", two_outs, "several tensors as `out=` are not followed")
 refused("add_ to a view", lambda m, x: (x[:, :2].add_(x[:, 2:]), x)[1], INPLACE)
 refused("mul_ of a view", lambda m, x: (x.contiguous().mul_(m.g), x)[1], INPLACE, g=parameter(4))
 refused("zero_ of a view", lambda m, x: (x[:, :2].zero_(), x)[1], INPLACE)
@@ -1045,7 +1095,9 @@ refused("setitem of a view", lambda m, x: into(x.view(-1, 4), 0, 0) + x, "anothe
 refused("zeros through a view", zeros_through_a_view, STALE)
 refused("view of what is written", view_of_what_is_written, STALE)
 refused("buffer through a view", buffer_through_a_view, STALE, k=buffer(4))
-refused("parameter in place", lambda m, x: x * m.g.data.abs_(), "changed in place", g=parameter(4))
+refused(
+    "parameter in place", lambda m, x: x * m.g.data.abs_(), "is changed in place", g=parameter(4)
+)
 TRANSFORMED = "the parameter `w` is transformed by `{}` before it is used as a weight"
 weight = {"w": parameter(4, 4)}
 refused("product of weights", lambda m, x: x @ (m.w @ m.w), TRANSFORMED.format("matmul"), **weight)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pathspace as ps
 from operations import CASES
+from pathspace.tracing.guards import looks_at_mode
 from reference import call, replay, tensors_in
 from test_operations import made, traced
 
@@ -186,6 +187,27 @@ def test_a_model_without_data_is_traced() -> None:
         assert torch.equal(network.scale, expected.scale)
 
 
+class Supervised(nn.Module):
+    """In train mode it wants targets, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        if self.training and targets is None:
+            raise ValueError("targets are missing")
+        return self.net(x)
+
+
+def test_a_train_mode_that_cannot_be_run_is_said() -> None:
+    model = Supervised()
+    with pytest.warns(UserWarning, match="train mode was not looked at, .* targets are missing"):
+        network = ps.trace(model, X)
+    assert network.H == 4
+    assert ps.trace(model, (X, X)).H == 4
+
+
 # No side effects ----------------------------------------------------------------------------------
 
 
@@ -347,3 +369,28 @@ def test_a_network_prints_as_a_table() -> None:
     assert "&lt;b&gt;in&lt;/b&gt;" in page
     assert "a&amp;b" in page
     assert "<b>" not in page
+
+
+def _pick(module: nn.Module, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return b if module.training else a
+
+
+class _HiddenSwitch(nn.Module):
+    """Train mode reads hidden units that eval mode does not, decided outside the class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x).relu()
+        return _pick(self, self.b(h), self.b(h) + h)
+
+
+def test_train_mode_is_looked_at_where_code_asks_for_it() -> None:
+    x = torch.ones(1, 2)
+    assert ps.trace(_HiddenSwitch(), x).H == 0  # the sum with an output pins h in train mode
+    plain = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 3))
+    assert ps.trace(plain, x).H == 3
+    assert looks_at_mode(_HiddenSwitch())
+    assert not looks_at_mode(plain)

@@ -33,6 +33,16 @@ from pathspace.rescaling import (
 )
 from pathspace.skeleton import Skeleton, SkeletonError, choose_skeleton
 from pathspace.tracing import trace
+from pathspace.weightnorms import (
+    group_norm,
+    margins,
+    max_norm,
+    norm_21,
+    spectral_complexity,
+    spectral_norm,
+    spectral_norms,
+    weight_norm,
+)
 
 __version__ = "0.1.0"
 
@@ -64,8 +74,12 @@ __all__ = [
     "count_paths",
     "gauge_",
     "generalized",
+    "group_norm",
     "identity",
     "inverse",
+    "margins",
+    "max_norm",
+    "norm_21",
     "output_from_paths",
     "path_activations",
     "path_norm",
@@ -76,8 +90,12 @@ __all__ = [
     "rescale_",
     "rescaling",
     "skeleton_init_",
+    "spectral_complexity",
+    "spectral_norm",
+    "spectral_norms",
     "structure_matrix",
     "structure_rank",
     "trace",
     "unbalanced_rescaling",
+    "weight_norm",
 ]

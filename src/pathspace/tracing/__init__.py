@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pathspace.errors import TraceError
 from pathspace.network import InputSpec, Network, Streams
 from pathspace.tracing.graph import Graph, OnUnknown
+from pathspace.tracing.guards import looks_at_mode
 from pathspace.tracing.tracer import Tracer
 from pathspace.tracing.values import leaves, map_leaves, opened
 
@@ -79,7 +80,8 @@ def trace(
     args, kwargs = _arguments(model, example_input)
     tracer = Tracer(model, streams, on_unknown)
     outputs = tracer.run(args, kwargs, training=False)
-    tracer.graph.agree_with(_train_mode(Tracer(model, streams, on_unknown), args, kwargs))
+    if looks_at_mode(model):
+        tracer.graph.agree_with(_train_mode(Tracer(model, streams, on_unknown), args, kwargs))
     return tracer.graph.finish(map_leaves(_spec, (args, kwargs)), outputs)
 
 

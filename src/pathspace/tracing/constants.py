@@ -22,20 +22,21 @@ class Constants:
     Attributes:
         fresh: storages that the model made in this run and that nothing recorded refers to.
         copies: for a tensor that may not be written, the copy that was written in its place.
-        written: by storage, the one tensor through which it (or what it stands for) was written.
+        written: by storage, the one tensor through which it (or what it stands for) was written,
+            and one on that storage, so that its address is not used again.
     """
 
     def __init__(self) -> None:
         self.fresh: set[int] = set()
         self.copies = WeakIdKeyDictionary()
-        self.written: dict[int, Tensor] = {}  # holds the tensor, so that no address is reused
+        self.written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def compute(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inplace: bool
     ) -> Any:
         """Apply a function to constants; what it overwrites is copied first if it is not ours."""
         stands_for = {}
-        for target in leaves((args[:1] if inplace else (), kwargs.get("out"))):  # several
+        for target in leaves((args[:1] if inplace else (), kwargs.get("out"))):
             if isinstance(target, Tensor):
                 self._make_writable(target)
                 stands_for[id(self.current(target))] = target
@@ -57,19 +58,22 @@ class Constants:
         return tensor
 
     def overwritten(self, tensor: Tensor) -> None:
-        """Note that a constant became an activation; other tensors on its memory are stale."""
-        self.written[_storage(tensor)] = tensor
+        """Note that what a constant holds has moved elsewhere: others on its memory are stale."""
+        for memory in (tensor, self.current(tensor)):
+            self.written[_storage(memory)] = (tensor, memory)
 
     def is_stale(self, tensor: Tensor) -> bool:
         """Whether its memory would have been written through another tensor."""
-        return bool(self.written) and self.written.get(_storage(tensor), tensor) is not tensor
+        memories = (tensor, self.current(tensor)) if self.written else ()
+        writers = [self.written.get(_storage(memory), (tensor,))[0] for memory in memories]
+        return any(writer is not tensor for writer in writers)
 
     def _make_writable(self, tensor: Tensor) -> None:
         if _storage(self.current(tensor)) not in self.fresh:
             copy = self.current(tensor).clone()
+            self.overwritten(tensor)
             self.fresh.add(_storage(copy))
             self.copies[tensor] = copy
-            self.written[_storage(tensor)] = tensor
 
 
 def _storage(tensor: Tensor) -> int:

@@ -139,7 +139,8 @@ class Graph:
         self.partition.tie(total, pairs.amax(0))
         if self.streams == "pinned":
             self.reasons[-1].setdefault("a sum")
-        self.link(len(self.spaces) - 1, self.spaces_of(pairs.reshape(-1)), "a sum of them")
+        for part in pairs:
+            self.link(len(self.spaces) - 1, self.spaces_of(part), "a sum of them")
         self.joins.extend((total, part) for part in pairs)
         out[differ] = total[place]
         return out.expand(shape)
@@ -271,8 +272,12 @@ class Graph:
 
         self.partition.tie(here(foreign), here(other.partition.find(foreign)))
         for name in self.connections.keys() & other.connections.keys():
-            for own, theirs in zip(self.connections[name][1:], other.connections[name][1:]):  # noqa: B905
-                self.partition.tie(own, here(theirs))
+            ends = zip(self.connections[name][1:], other.connections[name][1:], strict=True)
+            for mine, theirs in ends:
+                self.partition.tie(mine, here(theirs))
+                if bool((mine == ZERO).any()):  # an entry that is not read here will not move
+                    mine, theirs = torch.broadcast_tensors(mine, theirs)
+                    self.partition.tie(here(theirs[mine == ZERO]), torch.tensor([PINNED]))
         inputs = {norm.mean: norm.input for norm in other.normalizations if norm.mean}
         for norm in self.normalizations:
             if norm.mean in inputs:

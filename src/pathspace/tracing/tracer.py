@@ -112,10 +112,6 @@ class Tracer(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.__iter__:
             return iter(self.__torch_function__(torch.unbind, types, args, kwargs))
-        if isinstance(out := kwargs.get("out"), Tensor):
-            rest = {key: value for key, value in kwargs.items() if key != "out"}
-            result = self.__torch_function__(func, types, args, rest)
-            return self.__torch_function__(Tensor.copy_, types, (out, result))
         tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = TABLE.get(func)
         inplace = known.is_inplace(args, kwargs) if known else overwrites(func)
@@ -123,6 +119,10 @@ class Tracer(TorchFunctionMode):
             for tensor in tensors:
                 self._check_origin(tensor, func)
             return self.constants.compute(func, args, kwargs, inplace)
+        if isinstance(out := kwargs.get("out"), Tensor):
+            rest = {key: value for key, value in kwargs.items() if key != "out"}
+            result = self.__torch_function__(func, types, args, rest)
+            return self.__torch_function__(Tensor.copy_, types, (out, result))
         if known is None and is_inspection(func):
             return self.device if function_name(func) == "device" else func(*args, **kwargs)
         graph = self.graph
@@ -205,7 +205,10 @@ class Tracer(TorchFunctionMode):
         """An in-place operation: the tensor object stays, what it holds is the result."""
         value = self.value(tensor)
         if value.units is None or result.units is None:
-            return self.graph.refuse("a parameter is changed in place during the forward pass")
+            return self.graph.refuse(
+                "a parameter (or a copy of one) is changed in place during the forward pass; "
+                "use the out-of-place form"
+            )
         if value.shape != result.shape:
             self.graph.refuse("it changes a tensor's shape in place; use the out-of-place form")
         if len(value.aliases) > 1 and not self._is_harmless(value.units, result.units):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathspace.tracing.graph import Graph
 from pathspace.tracing.rules.movement import is_constant
-from pathspace.tracing.rules.other import opaque, unknown
+from pathspace.tracing.rules.other import cast_to, opaque, unknown
 from pathspace.tracing.table import operation
 from pathspace.tracing.values import Value, promoted, values_in
 from pathspace.units import PINNED, ZERO
@@ -118,9 +118,10 @@ def reduce(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
     if given.get("p") == 0:  # counts what is not zero
         return opaque(graph, input, *args, **kwargs)
     dim = given.get("dim", given.get("axis"))
-    units = _reduced(graph, input, dim, bool(given.get("keepdim", False)))
+    dtype = cast_to(graph, input, given.get("dtype"))
     counts = graph.operation in ("sum", "nansum") and not input.dtype.is_floating_point
-    return input.with_units(units, given.get("dtype") or (torch.int64 if counts else None))
+    units = _reduced(graph, input, dim, bool(given.get("keepdim", False)))
+    return input.with_units(units, dtype or (torch.int64 if counts else None))
 
 
 def _reduced(graph: Graph, input: Value, dim: Any, keepdim: bool) -> Tensor:
@@ -158,4 +159,5 @@ def accumulate(graph: Graph, input: Value, dim: int, **kwargs: Any) -> Value:
     """Running sums along an axis."""
     units = graph.units(input)
     kept = graph.constant_over(units, [d for d in range(units.dim()) if d != dim % units.dim()])
-    return input.with_units(kept.expand(units.shape))
+    dtype = cast_to(graph, input, kwargs.get("dtype"))
+    return input.with_units(kept.expand(units.shape), dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pathspace.tracing.graph import Graph
-from pathspace.tracing.rules.other import opaque, pin_all
+from pathspace.tracing.rules.other import cast_to, opaque, pin_all
 from pathspace.tracing.table import operation
 from pathspace.tracing.values import Value, promoted, values_in
 from pathspace.units import PINNED, ZERO
@@ -54,9 +54,7 @@ def cast(graph: Graph, input: Value, *args: Any, **kwargs: Any) -> Value:
             dtype = argument.dtype
     if dtype == torch.bool:  # whether it is zero does not depend on the scale
         return Value(torch.tensor(PINNED).expand(input.shape), dtype)
-    if not dtype.is_floating_point and input.dtype.is_floating_point:
-        pin_all(graph, input)  # rounds
-    return input.like(dtype, alias=True)
+    return input.like(cast_to(graph, input, dtype), alias=True)
 
 
 @operation("prelu")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pathspace.network import StateRef
 from pathspace.tracing.graph import Graph
-from pathspace.tracing.rules.other import data_dependent, unknown
+from pathspace.tracing.rules.other import cast_to, data_dependent, unknown
 from pathspace.tracing.table import operation
 from pathspace.tracing.values import Value, compact, constant_strides, map_leaves, values_in
 from pathspace.units import PINNED, ZERO
@@ -188,6 +188,7 @@ def assign(graph: Graph, input: Value, key: Any, value: Any) -> Value:
         graph.refuse("values are assigned into a tensor that another tensor shares; use torch.cat")
     if not all(is_constant(part) for part in values_in(key)):
         graph.refuse("values are assigned at places that depend on the data")
+    cast_to(graph, value, input.dtype)
     units = graph.units(input).clone(memory_format=torch.contiguous_format)
     units[_constants(graph, key if isinstance(key, tuple) else (key,))] = graph.units(value)
     return input.with_units(constant_strides(units))
@@ -196,7 +197,9 @@ def assign(graph: Graph, input: Value, key: Any, value: Any) -> Value:
 @operation("copy fill zero")
 def overwrite(graph: Graph, input: Value, source: Any = 0, *args: Any, **kwargs: Any) -> Value:
     """Every value is replaced."""
-    return input.with_units(graph.units(kwargs.get("value", source)).expand(input.shape))
+    source = kwargs.get("value", source)
+    cast_to(graph, source, input.dtype)
+    return input.with_units(graph.units(source).expand(input.shape))
 
 
 @operation("cat concat concatenate stack hstack vstack dstack column_stack row_stack")

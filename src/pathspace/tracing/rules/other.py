@@ -66,6 +66,14 @@ def pin_all(graph: Graph, tree: Any) -> None:
             graph.pin(graph.units(value), reason)
 
 
+def cast_to(graph: Graph, value: Any, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The dtype that values are cast to; whole numbers round, so that scales are pinned."""
+    floating = isinstance(value, Value) and value.dtype.is_floating_point
+    if floating and dtype is not None and not dtype.is_floating_point:
+        pin_all(graph, value)
+    return dtype
+
+
 def unknown(graph: Graph, *args: Any, **kwargs: Any) -> Any:
     """An operation in no table: refuse by name, or pin what meets it."""
     if graph.on_unknown == "pin":
