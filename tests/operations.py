@@ -320,7 +320,7 @@ between("adaptive_max_pool2d", nn.AdaptiveMaxPool2d((2, None)), 4, space=(3, 2))
 between("adaptive_max_pool3d", nn.AdaptiveMaxPool3d((1, None, 2)), 4, space=(2, 1, 2))
 pool = part(F.adaptive_max_pool2d, output_size=(1, 2), return_indices=True)
 between("adaptive_max_pool: indices", lambda x: pool(x)[0], 4, space=(2, 3))
-single = lambda x: torch.stack([F.max_pool2d(sample, 2) for sample in x.unbind(0)])  # noqa: E731
+single = lambda x: torch.stack([F.max_pool2d(sample, 2) for sample in x.unbind(0)])
 between("pooling without batch", single, 4, space=(2, 4))
 between("upsample: nearest", nn.Upsample(scale_factor=2), 4, space=3, beyond=COPIES)
 between("upsample: nearest 2d", nn.UpsamplingNearest2d((3, 4)), 4, space=(2, 2), beyond=COPIES)
@@ -379,7 +379,7 @@ over_units("max", lambda x: x.view(-1, 2, 3).max(1).values, 0, 3)
 over_units("norm", lambda x: x.norm(dim=-1), 0, 1)
 over_units("cumsum", lambda x: x.cumsum(-1), 0, 1, beyond=BASIS)
 over_units("unfold", lambda x: x.unfold(2, 2, 2), 6, 6)
-fixed = lambda x: F.conv1d(x, torch.ones(1, 1, 2), stride=2)  # noqa: E731
+fixed = lambda x: F.conv1d(x, torch.ones(1, 1, 2), stride=2)
 over_units("fixed kernel", fixed, 0, 1, beyond="a fixed kernel ties all that it might read")
 
 # Movement that keeps channels whole ---------------------------------------------------------------
@@ -482,7 +482,7 @@ for form, move in {
 }.items():
     between(f"copies, choices, zeros: {form}", move, 4, space=(2, 2), beyond=f"{COPIES}, or {CUT}")
 
-copied = lambda x: written_to(torch.empty(len(x), 8, 2, 2), x)  # noqa: E731
+copied = lambda x: written_to(torch.empty(len(x), 8, 2, 2), x)
 between("copies, choices, zeros: out=", copied, 4, space=(2, 2), apart="no gradient")
 
 # Movement that does not keep channels whole -------------------------------------------------------
@@ -490,7 +490,7 @@ between("copies, choices, zeros: out=", copied, 4, space=(2, 2), apart="no gradi
 
 def read_by_conv(name: str, move: Any, H: int, shared: int, **more: Any) -> None:
     """Four channels on four places, moved, and read by a convolution with three channels."""
-    run = lambda m, x: m.read(act(m.b(move(act(m.a(x))))).flatten(1))  # noqa: E731
+    run = lambda m, x: m.read(act(m.b(move(act(m.a(x))))).flatten(1))
     build = net(run, a=C1(2, 4, 1), b=part(nn.LazyConv1d, 3, 1), read=Read)
     case(f"read by a convolution: {name}", build, (2, 4), H, shared, **more)
 
@@ -500,7 +500,7 @@ read_by_conv("channels cut in two", lambda x: x.view(-1, 8, 2), 4 + 3, 4 + 3)
 read_by_conv("two channels in a row", lambda x: x.view(-1, 2, 8), 0 + 3, 2 + 3)
 read_by_conv("channels and space exchanged", lambda x: x.transpose(1, 2), 0 + 3, 1 + 3)
 read_by_conv("mixed", lambda x: x.transpose(1, 2).reshape(-1, 2, 8), 0 + 3, 1 + 3)
-shuffle = lambda x: F.pixel_shuffle(x.view(-1, 4, 2, 2), 2).flatten(2)  # noqa: E731
+shuffle = lambda x: F.pixel_shuffle(x.view(-1, 4, 2, 2), 2).flatten(2)
 read_by_conv("pixel shuffle", shuffle, 0 + 3, 1 + 3)
 read_by_conv("padded with zeros", lambda x: F.pad(x, (1, 1)), 4 + 3, 4 + 3, beyond=CUT)
 read_by_conv("padded with ones", lambda x: F.pad(x, (1, 1), value=1.0), 3, 3, beyond="biases do it")
@@ -511,7 +511,7 @@ read_by_conv("in two places", lambda x: torch.cat([x, x.roll(1, 1)], 2), 0 + 3, 
 read_by_conv("in two channels", lambda x: torch.cat([x, 2 * x.roll(1, 2)], 1), 4 + 3, 4 + 3)
 read_by_conv("mean of channels", lambda x: x.mean(1, keepdim=True), 0 + 3, 1 + 3)
 read_by_conv("written", lambda x: into(pads(x), (ALL, slice(1, 5)), x), 4 + 3, 4 + 3, beyond=CUT)
-written = lambda x: x + into(torch.zeros_like(x), (ALL, 0), x[:, 1])  # noqa: E731
+written = lambda x: x + into(torch.zeros_like(x), (ALL, 0), x[:, 1])
 read_by_conv("written over", written, 2 + 3, 1 + 2 + 3, beyond=BASIS)
 
 # Sums, differences, products, quotients -----------------------------------------------------------
@@ -572,7 +572,7 @@ case("buffer written", net(cached, **KEEP), (3,), 4, apart="the Jacobian mixes s
 
 def joined(name: str, join: Any, H: int, shared: int, **more: Any) -> None:
     """Two branches of four channels each, joined, with a linear read-out."""
-    run = lambda m, x: m.read(join(act(m.a(x)), act(m.b(x))).flatten(1))  # noqa: E731
+    run = lambda m, x: m.read(join(act(m.a(x)), act(m.b(x))).flatten(1))
     build = net(run, a=C1(2, 4, 1), b=C1(2, 4, 1), read=Read)
     case(f"two branches: {name}", build, (2, 2), H, shared, **more)
 
@@ -594,7 +594,7 @@ joined("maximum", torch.maximum, 0, 4)
 joined("minimum", torch.minimum, 0, 4)
 joined("where", lambda a, b: torch.where(a > 0, a, b), 0, 4)
 joined("compared", lambda a, b: torch.where(a > b, a, b), 0, 0, beyond="it is the maximum")
-halves = lambda a, b: torch.cat([a[:, :2] + b[:, 2:], a[:, 2:]], 1)  # noqa: E731
+halves = lambda a, b: torch.cat([a[:, :2] + b[:, 2:], a[:, 2:]], 1)
 joined("sum of halves", halves, 2 + 2, 2 + 2 + 2, beyond=CUT)
 joined("sum of one channel", lambda a, b: a + b[:, :1], 0 + 3, 1 + 3, beyond=CUT)
 joined("stack and sum", lambda a, b: torch.stack([a, b]).sum(0), 0, 4)
@@ -610,7 +610,7 @@ joined("setitem", lambda a, b: into(torch.cat([a, a], 2), (..., slice(0, 2)), b)
 joined("product", lambda a, b: a * b, 0, 0, beyond=PRODUCT, reason="mul")
 joined("product in place", lambda a, b: a.clone().mul_(b), 0, 0, beyond=PRODUCT, reason="mul")
 joined("quotient by a pinned one", lambda a, b: a / (b.abs() + 1), 4, 4, reason="added to")
-quotient = lambda a, b: a / b.norm(dim=(1, 2), keepdim=True)  # noqa: E731
+quotient = lambda a, b: a / b.norm(dim=(1, 2), keepdim=True)
 joined("quotient", quotient, 4, 0, beyond="a quotient of units")  # in the first, b is a sum
 joined("gate", lambda a, b: a * b.sigmoid(), 4, 4, reason="sigmoid")
 joined("matrix product", lambda a, b: a.mT @ b, 0, 0, beyond=PRODUCT, reason="multiplied by")
@@ -635,7 +635,7 @@ case(
     "shortcut A", seq(shortcut, Flat, Read), (4, 4), 4, beyond=SUM
 )  # of eight channels, four meet the input
 case("shortcut A, hidden", seq(C1(2, 4, 1), A, shortcut, Flat, Read), (2, 4), 4, 4 + 4, beyond=SUM)
-dense = lambda m, x: m.c(torch.cat([x, h := act(m.a(x)), act(m.b(torch.cat([x, h], 1)))], 1))  # noqa: E731
+dense = lambda m, x: m.c(torch.cat([x, h := act(m.a(x)), act(m.b(torch.cat([x, h], 1)))], 1))
 case("densely connected", net(dense, a=L(3, 4), b=L(7, 5), c=L(12, 2)), (3,), 4 + 5)
 excite = net(lambda m, x: x * m.g(x.mean(2))[..., None], g=seq(L(4, 3), A, L(3, 4), nn.Sigmoid))
 build = seq(C1(2, 4, 1), A, excite, Flat, Read)
@@ -663,7 +663,7 @@ raw("matmul of tokens", lambda m, x: x.view(-1, 2, 2) @ m.w, 5, 2 + 5, w=P(2, 5)
 raw("matmul over tokens", lambda m, x: m.w @ x.view(-1, 2, 2), 5, 2 + 5, w=P(5, 2), beyond=TOKENS)
 raw("matmul with a vector", lambda m, x: (x @ m.w)[:, None], 4 + 1, w=P(4))
 raw("one matrix per head", lambda m, x: x.view(-1, 2, 1, 2) @ m.w, 4 + 6, w=P(2, 2, 3))
-heads = lambda m, x: torch.bmm(x.view(-1, 2, 2).transpose(0, 1), m.w).transpose(0, 1)  # noqa: E731
+heads = lambda m, x: torch.bmm(x.view(-1, 2, 2).transpose(0, 1), m.w).transpose(0, 1)
 raw("bmm", heads, 4 + 6, w=P(2, 2, 3))
 raw(
     "one matrix for two heads",
@@ -675,12 +675,12 @@ raw(
 )
 raw("addmm", lambda m, x: torch.addmm(m.b, x, m.w), 4 + 5, w=P(4, 5), b=P(5))
 raw("einsum", lambda m, x: torch.einsum("ni,io->no", x, m.w), 4 + 5, w=P(4, 5))
-heads = lambda m, x: torch.einsum("nhi,hio->nho", x.view(-1, 2, 2), m.w)  # noqa: E731
+heads = lambda m, x: torch.einsum("nhi,hio->nho", x.view(-1, 2, 2), m.w)
 raw("einsum per head", heads, 4 + 6, w=P(2, 2, 3))
 raw("einsum, parameter first", lambda m, x: torch.einsum("oi,ni->no", m.w, x), 4 + 5, w=P(5, 4))
-summed = lambda m, x: torch.einsum("ni,iok->no", x, m.w)  # noqa: E731
+summed = lambda m, x: torch.einsum("ni,iok->no", x, m.w)
 raw("einsum over a parameter", summed, 4 + 5, w=P(4, 5, 2), beyond="entries that are only summed")
-convolved = lambda m, x: F.conv1d(x[:, None], m.w, m.b, padding=1)  # noqa: E731
+convolved = lambda m, x: F.conv1d(x[:, None], m.w, m.b, padding=1)
 raw("F.conv1d", convolved, 0 + 3, 1 + 3, w=P(3, 1, 3), b=P(3))
 raw("F.conv2d", lambda m, x: F.conv2d(x[..., None, None], m.w), 4 + 5, w=P(5, 4, 1, 1))
 raw(
@@ -708,11 +708,11 @@ raw("bias of a gate", lambda m, x: x * (m.b + x.sigmoid()), 0, b=P(4), reason="s
 raw("maximum", lambda m, x: torch.maximum(x, m.b), 4, b=P(4), beyond=CUT)
 raw("position embedding", lambda m, x: x[:, None] + m.p, 4, p=P(1, 3, 4))
 raw("position embedding, cut", lambda m, x: x[:, None] + m.p[:, :3], 4, p=P(1, 5, 4), beyond=CUT)
-token = lambda m, x: torch.cat([m.t.expand(len(x), -1), x], 1)  # noqa: E731
+token = lambda m, x: torch.cat([m.t.expand(len(x), -1), x], 1)
 raw("token", token, 4 + 2, t=P(1, 2), beyond="the read-out's bias does the same")
-token = lambda m, x: m.l(torch.cat([m.t.expand(len(x), -1, -1), x[:, None]], 1))  # noqa: E731
+token = lambda m, x: m.l(torch.cat([m.t.expand(len(x), -1, -1), x[:, None]], 1))
 raw("token read alike", token, 0 + 3, 4 + 3, t=P(1, 2, 4), l=L(4, 3), apart="constant tokens")
-token = lambda m, x: torch.cat([act(m.t).repeat(len(x), 1), x], 1)  # noqa: E731
+token = lambda m, x: torch.cat([act(m.t).repeat(len(x), 1), x], 1)
 raw("token, bent", token, 4 + 2, t=P(2), beyond="the read-out's bias does the same")
 raw("square", lambda m, x: x * m.g**2, 4, g=P(4), beyond="a square has a scale, too")
 raw("absolute weights", lambda m, x: F.linear(x, m.w.abs()), 4 + 5, w=P(5, 4))
@@ -721,51 +721,51 @@ raw("scaled weights", lambda m, x: F.linear(x, -0.5 * m.w / 3), 4 + 5, w=P(5, 4)
 raw("masked weights", lambda m, x: F.linear(x, m.w * m.k), 4 + 5, w=P(5, 4), k=B(5, 4))
 raw("triangular weights", lambda m, x: x @ m.w.triu(), 4 + 5, w=P(4, 5), beyond=CUT)
 raw("padded weights", lambda m, x: F.linear(x, F.pad(m.w, (1, 1))), 4 + 5, w=P(5, 2), beyond=CUT)
-drop = lambda m, x: F.linear(x, F.dropout(m.w, 0.3, m.training))  # noqa: E731
+drop = lambda m, x: F.linear(x, F.dropout(m.w, 0.3, m.training))
 raw("dropped weights", drop, 4 + 5, w=P(5, 4))
 raw("W.t()", lambda m, x: F.linear(x, m.w.t()), 4 + 5, w=P(4, 5))
 raw("W.T", lambda m, x: x @ m.w.T, 4 + 5, w=P(5, 4))
 raw("W.mT", lambda m, x: x @ m.w.mT, 4 + 5, w=P(5, 4))
 raw("W[:3]", lambda m, x: F.linear(x, m.w[:3], m.b[:3]), 4 + 3, w=P(5, 4), b=P(5), beyond=CUT)
-slices = lambda m, x: torch.cat([F.linear(x, m.w[:3]), F.linear(x, m.w[3:])], 1)  # noqa: E731
+slices = lambda m, x: torch.cat([F.linear(x, m.w[:3]), F.linear(x, m.w[3:])], 1)
 raw("W[:3] and W[3:]", slices, 4 + 5, w=P(5, 4))
-slices = lambda m, x: torch.cat([F.linear(x, w) for w in m.w.chunk(3)], 1)  # noqa: E731
+slices = lambda m, x: torch.cat([F.linear(x, w) for w in m.w.chunk(3)], 1)
 raw("W.chunk", slices, 4 + 6, w=P(6, 4))
-slices = lambda m, x: torch.cat([F.linear(x, w) for w in m.w], 1)  # noqa: E731
+slices = lambda m, x: torch.cat([F.linear(x, w) for w in m.w], 1)
 raw("for w in W", slices, 4 + 6, w=P(2, 3, 4))
-slices = lambda m, x: torch.cat([F.linear(x, m.w[:3]), F.linear(x, m.w[1:])], 1)  # noqa: E731
+slices = lambda m, x: torch.cat([F.linear(x, m.w[:3]), F.linear(x, m.w[1:])], 1)
 raw("overlapping slices", slices, 4 + 4, w=P(4, 4), beyond=COPIES)
 raw("W.view", lambda m, x: F.linear(x, m.w.view(5, 4)), 4 + 5, w=P(20))
 raw("a row twice", lambda m, x: F.linear(x, m.w[[0, 1, 1]]), 4 + 2, w=P(2, 4), beyond=COPIES)
 raw("W.expand", lambda m, x: F.linear(x, m.w.expand(5, 4)), 1 + 1, w=P(1), beyond=COPIES)
-tied = lambda m, x: F.linear(act(F.linear(x, m.w)), m.w.t())  # noqa: E731
+tied = lambda m, x: F.linear(act(F.linear(x, m.w)), m.w.t())
 raw("W, then W.t()", tied, 1, w=P(3, 4), beyond="c(h)/c(x) = c(y)/c(h) has more solutions than 1")
-several = lambda m, x: F.linear(x, torch.cat([m.w, m.v]))  # noqa: E731
+several = lambda m, x: F.linear(x, torch.cat([m.w, m.v]))
 raw("cat of weights", several, 0, w=P(2, 4), v=P(3, 4), beyond="several parameters in one weight")
 raw("buffer as weight", lambda m, x: F.linear(x, m.k), 0, 1, k=B(5, 4))
-mix = lambda m, x: m.k @ x[:, None].expand(-1, 3, -1)  # noqa: E731
+mix = lambda m, x: m.k @ x[:, None].expand(-1, 3, -1)
 raw("buffer over tokens", mix, 4, k=B(3, 3), beyond=COPIES)
-mix = lambda m, x: torch.einsum("nc,ts->nct", x, m.k)  # noqa: E731
+mix = lambda m, x: torch.einsum("nc,ts->nct", x, m.k)
 raw("buffer in einsum", mix, 4, k=B(3, 2), beyond=COPIES)
 raw("bias of a fixed map", lambda m, x: F.linear(x, m.k, m.b), 0, 1, k=B(5, 4), b=P(5))
-blur = lambda m, x: F.conv1d(x[..., None].expand(-1, -1, 4), m.k, groups=4)  # noqa: E731
-kernel = lambda: torch.tensor([1.0, 2.0, 1.0]).repeat(4, 1, 1) / 4  # noqa: E731
+blur = lambda m, x: F.conv1d(x[..., None].expand(-1, -1, 4), m.k, groups=4)
+kernel = lambda: torch.tensor([1.0, 2.0, 1.0]).repeat(4, 1, 1) / 4
 raw("blur", blur, 4, k=kernel, beyond=COPIES)
-kernel = lambda: torch.tensor([[1.0, 2.0], [2.0, -1.0], [1.0, -1.0], [1.0, 3.0]])[..., None]  # noqa: E731
+kernel = lambda: torch.tensor([[1.0, 2.0], [2.0, -1.0], [1.0, -1.0], [1.0, 3.0]])[..., None]
 raw("fixed groups", lambda m, x: F.conv1d(x[..., None], m.k, groups=2), 0, 2, k=kernel)
-frozen = lambda: nn.Parameter(torch.randn(5, 4), requires_grad=False)  # noqa: E731
+frozen = lambda: nn.Parameter(torch.randn(5, 4), requires_grad=False)
 raw("frozen", lambda m, x: F.linear(x, m.w), 4 + 5, w=frozen, apart="no gradient")
 
 # Modules used twice, tables, hooks ----------------------------------------------------------------
 
 twins = net(lambda m, x, y: m.b(torch.cat([act(m.a(x)), act(m.a(y))], 1)), a=L(3, 4), b=L(8, 2))
 case("twins", twins, lambda n: (torch.randn(n, 3), torch.randn(n, 3)), 4)
-again = lambda m, x: m.c(act(m.b(act(m.b(x)))))  # noqa: E731
+again = lambda m, x: m.c(act(m.b(act(m.b(x)))))
 build = seq(L(3, 4), A, net(again, b=L(4, 4), c=L(4, 2)))
 case("a layer twice", build, (3,), 4)  # W takes c(o)/c(i) both times
 case("a layer twice, from the input on", net(again, b=L(3, 3), c=L(3, 2)), (3,), 0)
 step = net(lambda m, x, h: act(m.a(x) + m.b(h)), a=L(3, 4), b=L(4, 4, **BARE))
-loop = lambda m, x: m.c(m.f(x[:, 1], m.f(x[:, 0], m.h.expand(len(x), -1))))  # noqa: E731
+loop = lambda m, x: m.c(m.f(x[:, 1], m.f(x[:, 0], m.h.expand(len(x), -1))))
 case("a recurrence", net(loop, h=P(4), c=L(4, 2), f=step), (2, 3), 0, 4)
 
 
@@ -789,24 +789,24 @@ case(
 )
 build = seq(part(nn.Embedding, 5, 4, padding_idx=1), A, Flat, Read)
 case("embedding, padding", build, words, 4, beyond=FEW)
-unembed = lambda m, x: act(m.b(act(m.e(x)))) @ m.e.weight.t()  # noqa: E731
+unembed = lambda m, x: act(m.b(act(m.e(x)))) @ m.e.weight.t()
 build = net(unembed, e=part(nn.Embedding, 5, 4), b=L(4, 4))
 case("tied embedding", build, words, 0, beyond="c(embedding) c(hidden) = 1 would do")
 case("embedding bag, sum", seq(E4(mode="sum"), A, L(4, 2)), words, 4, beyond=FEW)
 case("embedding bag, mean", seq(E4(mode="mean"), A, L(4, 2)), words, 4, beyond=FEW)
 case("embedding bag, max", seq(E4(mode="max"), A, L(4, 2)), words, 4, beyond=FEW)
-bags = lambda n: (torch.randint(5, (2 * n,)), torch.arange(0, 2 * n + 1, 2))  # noqa: E731
+bags = lambda n: (torch.randint(5, (2 * n,)), torch.arange(0, 2 * n + 1, 2))
 build = net(lambda m, x, o: m.b(act(m.e(x, o))), e=E4(include_last_offset=True), b=L(4, 2))
 case("embedding bag, offsets", build, bags, 4, beyond=FEW)
 build = net(lambda m, x: m.b(act(m.t[x])).flatten(1), t=P(5, 4), b=L(4, 2))
 case("table indexed by the input", build, words, 4, beyond=FEW)
 build = net(lambda m, x: m.b(act(m.t[:, x].movedim(0, -1))), t=P(4, 5), b=L(4, 2))
 case("columns indexed by the input", build, words, 4, beyond=FEW)
-pick = lambda m, x, i: m.b(act(m.a(x))[torch.arange(len(x)), i])  # noqa: E731
-place = lambda n: (torch.randn(n, 2, 3), torch.randint(2, (n,)))  # noqa: E731
+pick = lambda m, x, i: m.b(act(m.a(x))[torch.arange(len(x)), i])
+place = lambda n: (torch.randn(n, 2, 3), torch.randint(2, (n,)))
 case("token picked by the input", net(pick, a=L(3, 4), b=L(4, 2)), place, 4)
-pick = lambda m, x, i: m.b(act(m.a(x))[:, i])  # noqa: E731
-place = lambda n: (torch.randn(n, 3), torch.randint(4, (5,)))  # noqa: E731
+pick = lambda m, x, i: m.b(act(m.a(x))[:, i])
+place = lambda n: (torch.randn(n, 3), torch.randint(4, (5,)))
 case("units picked by the input", net(pick, a=L(3, 4), b=L(5, 2)), place, 0, 1, beyond=CUT)
 
 
@@ -840,9 +840,9 @@ def hooked(change: Callable[[Tensor], Any]) -> nn.Module:
 case("hook that scales", part(hooked, lambda y: 3 * y), (3,), 4)
 case("hook that shifts", part(hooked, lambda y: y + 1), (3,), 0, beyond="the bias makes up for it")
 case("hook that looks", part(hooked, lambda y: None), (3,), 4)
-again = lambda m, x: m.c(checkpoint(lambda x: act(m.b(x)), m.a(x), use_reentrant=False))  # noqa: E731
+again = lambda m, x: m.c(checkpoint(lambda x: act(m.b(x)), m.a(x), use_reentrant=False))
 case("checkpoint", net(again, a=seq(L(3, 4), A), b=L(4, 5), c=L(5, 2)), (3,), 4 + 5)
-decide = lambda m, x: m.b(act(m.a(x)) if x.shape[1] == 3 and len(x) > 1 and x.ndim == 2 else x)  # noqa: E731
+decide = lambda m, x: m.b(act(m.a(x)) if x.shape[1] == 3 and len(x) > 1 and x.ndim == 2 else x)
 case("shapes decide", net(decide, a=L(3, 4), b=L(4, 2)), (3,), 4)
 
 # What only train mode does: its weights do not move, so what they read is pinned
@@ -872,9 +872,9 @@ case("train mode: a head of its own", net(auxiliary, **HEADS), (3,), 5, reason=O
 SHOWN = "in train mode: output"
 case("train mode: a layer is returned", net(shown, **HEADS), (3,), 5, reason=SHOWN, apart=OWN)
 case("train mode: squashed", net(squashed, **HEADS), (3,), 5, reason="(tanh)", apart=OWN)
-rows = lambda m, x: F.linear(act(m.a(x)), m.w if m.training else m.w[:2])  # noqa: E731
+rows = lambda m, x: F.linear(act(m.a(x)), m.w if m.training else m.w[:2])
 case("train mode: more of a weight", net(rows, a=L(3, 4), w=parameter(3, 4)), (3,), 0, apart=OWN)
-skip = lambda m, x: m.c(act(m.b(x)) if m.training else act(m.b(act(m.a(x)))))  # noqa: E731
+skip = lambda m, x: m.c(act(m.b(x)) if m.training else act(m.b(act(m.a(x)))))
 case(
     "train mode: a layer is left out",
     net(skip, a=L(4, 4), b=L(4, 5), c=L(5, 2)),
@@ -993,11 +993,11 @@ norm = part(part, nn.InstanceNorm1d, 6)
 normed("InstanceNorm", norm(affine=True), 6, "instance_norm")
 normed("InstanceNorm, none", norm(), 0, "instance_norm")
 normed("InstanceNorm, statistics", norm(affine=True, track_running_stats=True), 6, "instance_norm")
-style = lambda m, x: m.c(F.layer_norm(act(m.a(x)), (4,), act(m.b(x)).mean(0), m.b(x)[0]))  # noqa: E731
+style = lambda m, x: m.c(F.layer_norm(act(m.a(x)), (4,), act(m.b(x)).mean(0), m.b(x)[0]))
 case(
     "norm whose weight is computed", net(style, a=L(3, 4), b=L(3, 4), c=L(4, 2)), (3,), 0, apart=OWN
 )
-shift = lambda m, x: m.c(F.layer_norm(act(m.a(x)), (4,), None, m.b))  # noqa: E731
+shift = lambda m, x: m.c(F.layer_norm(act(m.a(x)), (4,), None, m.b))
 case("norm with a bias only", net(shift, a=L(3, 4), b=P(4), c=L(4, 2)), (3,), 0, apart=OWN)
 attend = net(lambda m, x: m.f(x, x, x)[0], f=part(nn.MultiheadAttention, 4, 2, batch_first=True))
 build = seq(L(3, 5), A, L(5, 4), attend, L(4, 2))
@@ -1086,7 +1086,7 @@ refused("negative step", lambda m, x: x[:, ::-1], "ValueError: step must be grea
 refused("view as another dtype", lambda m, x: x.view(torch.int64), "reinterprets the bits")
 refused("t_", lambda m, x: x.t_(), "changes a tensor's shape in place")
 refused("unsqueeze_", lambda m, x: x.unsqueeze_(1)[:, 0], "changes a tensor's shape in place")
-two_outs = lambda m, x: torch.max(x, 1, out=(torch.empty(3), torch.empty(3, dtype=int)))  # noqa: E731
+two_outs = lambda m, x: torch.max(x, 1, out=(torch.empty(3), torch.empty(3, dtype=int)))
 refused("out= of two", two_outs, "several tensors as `out=` are not followed")
 refused("add_ to a view", lambda m, x: (x[:, :2].add_(x[:, 2:]), x)[1], INPLACE)
 refused("mul_ of a view", lambda m, x: (x.contiguous().mul_(m.g), x)[1], INPLACE, g=parameter(4))
@@ -1118,7 +1118,7 @@ def symmetric() -> nn.Module:
 
 
 REMOVE = "parametrize.remove_parametrizations or torch.nn.utils.remove_weight_norm"
-samples = lambda n: torch.randn(n, 3)  # noqa: E731
+samples = lambda n: torch.randn(n, 3)
 for form, build in {
     "weight norm, by hook": part(normed_layer, nn.utils.weight_norm),
     "weight norm, parametrized": part(normed_layer, parametrizations.weight_norm),

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import pathspace as ps
 from operations import CASES, REFUSED
-from pathspace.network import Streams
+from pathspace.network import StateRef, Streams
+from pathspace.tracing.values import leaves
 from reference import call, invariance_dimension, tensors_in
 
 STREAMS: tuple[Streams, ...] = ("pinned", "shared")
@@ -92,6 +93,11 @@ def test_the_free_scales_are_those_one_counts(name: str, streams: Streams) -> No
         rows = torch.cat([row.reshape(-1, network.H) for row in maps])
         rank = int(torch.linalg.matrix_rank(rows))
         assert rank == network.H
+    parameters = network.parameters()
+    edges = {id(parameters[edge.parameter]) for edge in network.edges}
+    for ref in leaves([(node.args, node.kwargs) for node in network.program]):
+        if isinstance(ref, StateRef) and ref.name in parameters:  # what is read has an edge
+            assert id(parameters[ref.name]) in edges, ref
     for space in network.spaces:
         assert bool(space.reasons) == bool((network.scale[space.units] == 0).any()), space
     reasons = [reason for space in network.spaces for reason in space.reasons]

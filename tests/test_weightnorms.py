@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import pathspace as ps
 from cases import CASES, Case, mlp
+from pathspace import spectral
 from pathspace import weightnorms as wn
 from pathspace.weightgraph import WeightGraph
 
@@ -101,8 +102,8 @@ def test_large_and_zero_weights() -> None:
             parameter.zero_()
     assert wn.group_norm(network) == 0
     assert wn.max_norm(network, log=True) == -math.inf
-    assert wn.spectral_norm(network) == 0
-    assert wn.spectral_complexity(network) == 0
+    assert spectral.spectral_norm(network) == 0
+    assert spectral.spectral_complexity(network) == 0
 
 
 @pytest.mark.parametrize(("p", "q"), EXPONENTS)
@@ -195,11 +196,11 @@ def test_norm_of_a_convolution_is_that_of_its_dense_matrix(name: str, batch: int
     with torch.no_grad():
         basis = torch.eye(size).double().view(size, *shape)
         matrix = (layer(basis) - layer(torch.zeros_like(basis))).flatten(1).T
-    [found] = wn.spectral_norms(network)
+    [found] = spectral.spectral_norms(network)
     assert found.parameter == "weight"
     assert found.error <= 1e-8
     close(found.value, torch.linalg.matrix_norm(matrix, ord=2), rtol=1e-9, atol=0)
-    [found] = wn.spectral_norms(network, exact=False)
+    [found] = spectral.spectral_norms(network, exact=False)
     close(found.value, torch.linalg.matrix_norm(layer.weight.flatten(1), ord=2))
 
 
@@ -216,20 +217,20 @@ def test_convolutions_inside_a_network_see_their_own_input_size() -> None:
     network = ps.trace(model, torch.zeros(5, 1, 8, 8).double())
     inner = ps.trace(model[3], torch.zeros(1, 2, 4, 4).double())
     outer = ps.trace(model[0], torch.zeros(1, 1, 8, 8).double())
-    found = wn.spectral_norms(network)
+    found = spectral.spectral_norms(network)
     assert [norm.parameter for norm in found] == ["0.weight", "3.weight", "6.weight"]
-    close(found[0].value, wn.spectral_norms(outer)[0].value)
-    close(found[1].value, wn.spectral_norms(inner)[0].value)
+    close(found[0].value, spectral.spectral_norms(outer)[0].value)
+    close(found[1].value, spectral.spectral_norms(inner)[0].value)
     close(found[2].value, torch.linalg.matrix_norm(model[6].weight, ord=2))
     product = math.prod(float(norm.value) for norm in found)
-    assert float(wn.spectral_norm(network)) == pytest.approx(product)
-    assert float(wn.spectral_norm(network, log=True)) == pytest.approx(math.log(product))
+    assert float(spectral.spectral_norm(network)) == pytest.approx(product)
+    assert float(spectral.spectral_norm(network, log=True)) == pytest.approx(math.log(product))
 
 
 def test_spectral_norms_are_listed_for_every_case(case: Case) -> None:
     model, x = case.make()
     network = ps.trace(model, x)
-    names = [norm.parameter for norm in wn.spectral_norms(network)]
+    names = [norm.parameter for norm in spectral.spectral_norms(network)]
     edges = [edge.parameter for edge in WeightGraph(network).edges if not edge.from_constant]
     assert sorted(names) == sorted(edges)
 
@@ -238,13 +239,13 @@ def test_large_matrices_are_iterated(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = nn.Linear(80, 60).double()
     network = ps.trace(model, torch.zeros(1, 80).double())
-    [dense] = wn.spectral_norms(network)
-    monkeypatch.setattr(wn, "_LARGE", 10)
-    [found] = wn.spectral_norms(network)
+    [dense] = spectral.spectral_norms(network)
+    monkeypatch.setattr(spectral, "_LARGE", 10)
+    [found] = spectral.spectral_norms(network)
     close(found.value, dense.value, rtol=1e-12, atol=0)
-    monkeypatch.setattr(wn, "_BASIS", 2)
-    monkeypatch.setattr(wn, "_RESTARTS", 1)
-    [early] = wn.spectral_norms(network)
+    monkeypatch.setattr(spectral, "_BASIS", 2)
+    monkeypatch.setattr(spectral, "_RESTARTS", 1)
+    [early] = spectral.spectral_norms(network)
     assert early.error > 1e-3  # that it has not converged is reported
     assert early.value < found.value
 
@@ -268,7 +269,8 @@ def test_batch_norms_and_products_are_diagonal_layers() -> None:
         model.norm.weight.copy_(torch.tensor([1.0, -4.0, 2.0, 3.0]))
         model.norm.running_var.copy_(torch.tensor([1.0, 4.0, 9.0, 16.0]))
     found = {
-        n: float(v) for n, v, _ in wn.spectral_norms(ps.trace(model, torch.ones(2, 3).double()))
+        n: float(v)
+        for n, v, _ in spectral.spectral_norms(ps.trace(model, torch.ones(2, 3).double()))
     }
     assert list(found) == ["first.weight", "norm.weight", "matrix", "last.weight", "factor"]
     assert found["norm.weight"] == pytest.approx(2, rel=1e-4)  # 4/√4
@@ -294,13 +296,13 @@ def test_batch_norms_without_weights_or_modules() -> None:
             return nn.functional.batch_norm(x, self.average, self.spread, self.gain, self.shift)
 
     network = ps.trace(Plain().double().eval(), torch.ones(2, 3).double())
-    found = {name: float(value) for name, value, _ in wn.spectral_norms(network)}
+    found = {name: float(value) for name, value, _ in spectral.spectral_norms(network)}
     assert list(found) == ["first.weight", "norm.running_var", "gain"]
     assert found["gain"] == pytest.approx(3, rel=1e-4)
-    assert float(wn.spectral_complexity(network)) > 0
+    assert float(spectral.spectral_complexity(network)) > 0
     bare = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
     with pytest.raises(ps.PathspaceError, match="running statistics"):
-        wn.spectral_norms(ps.trace(bare, torch.ones(2, 3)))
+        spectral.spectral_norms(ps.trace(bare, torch.ones(2, 3)))
 
 
 def test_a_weight_behind_a_function_is_refused_by_name() -> None:
@@ -313,7 +315,7 @@ def test_a_weight_behind_a_function_is_refused_by_name() -> None:
             return nn.functional.linear(x, self.matrix[:2])
 
     with pytest.raises(ps.PathspaceError, match="`matrix`"):
-        wn.spectral_norms(ps.trace(Cut(), torch.ones(1, 3)))
+        spectral.spectral_norms(ps.trace(Cut(), torch.ones(1, 3)))
 
 
 def test_spectral_norms_have_gradients() -> None:
@@ -323,7 +325,7 @@ def test_spectral_norms_have_gradients() -> None:
     state = {n: t.detach().clone().requires_grad_() for n, t in network.state().items()}
     names = list(state)
     assert torch.autograd.gradcheck(
-        lambda *tensors: wn.spectral_complexity(
+        lambda *tensors: spectral.spectral_complexity(
             network, 2.0, state=dict(zip(names, tensors, strict=True))
         ),
         tuple(state.values()),
@@ -345,15 +347,15 @@ def test_spectral_complexity_is_its_formula(with_reference: bool) -> None:
         total += (float(moved.norm(dim=1).sum()) / sigma) ** (2 / 3)
     options = {"reference": start} if with_reference else {}
     expected = product * total**1.5 / 0.3
-    assert float(wn.spectral_complexity(network, 0.3, **options)) == pytest.approx(expected)
-    log = wn.spectral_complexity(network, 0.3, log=True, **options)
+    assert float(spectral.spectral_complexity(network, 0.3, **options)) == pytest.approx(expected)
+    log = spectral.spectral_complexity(network, 0.3, log=True, **options)
     assert float(log) == pytest.approx(math.log(expected))
 
 
 def test_the_margin_must_be_positive() -> None:
     network = ps.trace(mlp(2, 2), torch.ones(1, 2))
     with pytest.raises(ValueError, match="positive"):
-        wn.spectral_complexity(network, 0.0)
+        spectral.spectral_complexity(network, 0.0)
 
 
 # All of them -------------------------------------------------------------------------------------
@@ -363,9 +365,9 @@ MEASURES = {
     "max": wn.max_norm,
     "weight": wn.weight_norm,
     "(2,1)": lambda n: torch.stack([value for _, value in wn.norm_21(n)]).sum(),
-    "spectral": wn.spectral_norm,
-    "spectral, kernel": lambda n: wn.spectral_norm(n, exact=False),
-    "complexity": wn.spectral_complexity,
+    "spectral": spectral.spectral_norm,
+    "spectral, kernel": lambda n: spectral.spectral_norm(n, exact=False),
+    "complexity": spectral.spectral_complexity,
 }
 
 

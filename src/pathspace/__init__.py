@@ -32,15 +32,13 @@ from pathspace.rescaling import (
     unbalanced_rescaling,
 )
 from pathspace.skeleton import Skeleton, SkeletonError, choose_skeleton
+from pathspace.spectral import spectral_complexity, spectral_norm, spectral_norms
 from pathspace.tracing import trace
 from pathspace.weightnorms import (
     group_norm,
     margins,
     max_norm,
     norm_21,
-    spectral_complexity,
-    spectral_norm,
-    spectral_norms,
     weight_norm,
 )
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from pathspace.basis import BasisPaths
 from pathspace.network import Network
 from pathspace.rescaling import Rescaling
-from pathspace.skeleton import SkeletonError
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,7 @@ def are_equivalent(
         name = basis.graph.name(int(basis.skeleton.outgoing[scale]))
         pair = tuple(f"{float(value):.6g}" for value in free[:, scale - 1])
         return Verdict(False, None, f"the sign of `{name}`: {pair[0]} and {pair[1]}", float("inf"))
-    try:
-        values = [basis.values(state) for state in (a, b)]
-    except SkeletonError as error:  # pragma: no cover - the skeleton is fixed by a
-        raise AssertionError from error
+    values = [basis.values(state) for state in (a, b)]
     worst = 0.0
     for edge in basis.graph.edges:
         first, second = (v[edge.parameter].double() for v in values)
