@@ -31,7 +31,10 @@ def _contract(
         if axis in out_axes and 1 in (size, known):  # broadcast
             sizes[axis] = max(size, known)
         elif size != known:
-            raise RuntimeError(f"shapes {tuple(x.shape)} and {tuple(weight.shape)} do not fit")
+            raise RuntimeError(
+                f"an input of shape {tuple(x.shape)} and a weight of shape {tuple(weight.shape)} "
+                "do not fit"
+            )
     alone = [place for place, axis in enumerate(weight_axes) if weight.shape[place] != sizes[axis]]
     if alone:  # one weight for all places along an axis
         weight = weight.moved(lambda t: t.squeeze(alone))
