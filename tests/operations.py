@@ -867,10 +867,31 @@ def squashed(m: Any, x: Tensor) -> Any:
     return m.c(act(m.b(h.tanh() if m.training else h)))
 
 
+class Finish:
+    """Neither a module nor a function."""
+
+    def __call__(self, m: Any, y: Tensor, h: Tensor) -> Any:
+        return (y, h) if m.training else y
+
+
+def closure() -> Callable[..., Any]:
+    def finish(m: Any, y: Tensor, h: Tensor) -> Any:
+        return (y, h) if getattr(m, "train" + "ing") else y
+
+    return lambda m, x: finish(m, m.c(act(m.b(h := act(m.a(x))))), h)
+
+
 ONLY = "in train mode: weight `aux.weight`, which only this mode uses"
 case("train mode: a head of its own", net(auxiliary, **HEADS), (3,), 5, reason=ONLY, apart=OWN)
 SHOWN = "in train mode: output"
 case("train mode: a layer is returned", net(shown, **HEADS), (3,), 5, reason=SHOWN, apart=OWN)
+case("train mode: asked in a closure", net(closure(), **HEADS), (3,), 5, reason=SHOWN, apart=OWN)
+build = net(lambda m, x: m.f(m, m.c(act(m.b(h := act(m.a(x))))), h), f=Finish, **HEADS)
+case("train mode: asked by an object", build, (3,), 5, reason=SHOWN, apart=OWN)
+build = net(
+    lambda m, x: m.f["f"](m, m.c(act(m.b(h := act(m.a(x))))), h), f=lambda: {"f": Finish()}, **HEADS
+)
+case("train mode: asked from a dict", build, (3,), 5, reason=SHOWN, apart=OWN)
 case("train mode: squashed", net(squashed, **HEADS), (3,), 5, reason="(tanh)", apart=OWN)
 rows = lambda m, x: F.linear(act(m.a(x)), m.w if m.training else m.w[:2])
 case("train mode: more of a weight", net(rows, a=L(3, 4), w=parameter(3, 4)), (3,), 0, apart=OWN)

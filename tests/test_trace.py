@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pathspace as ps
 from operations import CASES
-from pathspace.tracing.guards import looks_at_mode
+from pathspace.tracing.guards import mode_readers
 from reference import call, replay, tensors_in
 from test_operations import made, traced
 
@@ -208,6 +208,41 @@ def test_a_train_mode_that_cannot_be_run_is_said() -> None:
     assert ps.trace(model, (X, X)).H == 4
 
 
+def pick(module: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    return b if module.training else a
+
+
+class HiddenSwitch(nn.Module):
+    """Train mode reads hidden units that eval mode does not, decided outside the class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x).relu()
+        return pick(self, self.b(h), self.b(h) + h)
+
+
+def test_train_mode_is_looked_at_where_code_asks_for_it() -> None:
+    plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 4))
+    asking = HiddenSwitch()
+    assert ps.trace(plain, X).H == 4 + 4
+    assert ps.trace(asking, X).H == 0  # the sum with an output pins h in train mode
+    with mode_readers(plain) as readers:
+        plain(X)
+        asking(X)  # another model
+    assert not readers
+    with mode_readers(asking) as readers, mode_readers(plain):
+        plain.train()
+        assert plain[2].training
+    with mode_readers(asking) as readers:
+        asking(X)
+    assert readers == {__name__}
+    assert "training" not in vars(nn.Module)
+    assert not plain.eval().training
+
+
 # No side effects ----------------------------------------------------------------------------------
 
 
@@ -369,28 +404,3 @@ def test_a_network_prints_as_a_table() -> None:
     assert "&lt;b&gt;in&lt;/b&gt;" in page
     assert "a&amp;b" in page
     assert "<b>" not in page
-
-
-def _pick(module: nn.Module, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return b if module.training else a
-
-
-class _HiddenSwitch(nn.Module):
-    """Train mode reads hidden units that eval mode does not, decided outside the class."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(2, 3), nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.a(x).relu()
-        return _pick(self, self.b(h), self.b(h) + h)
-
-
-def test_train_mode_is_looked_at_where_code_asks_for_it() -> None:
-    x = torch.ones(1, 2)
-    assert ps.trace(_HiddenSwitch(), x).H == 0  # the sum with an output pins h in train mode
-    plain = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 3))
-    assert ps.trace(plain, x).H == 3
-    assert looks_at_mode(_HiddenSwitch())
-    assert not looks_at_mode(plain)

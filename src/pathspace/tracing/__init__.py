@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pathspace.errors import TraceError
 from pathspace.network import InputSpec, Network, Streams
 from pathspace.tracing.graph import Graph, OnUnknown
-from pathspace.tracing.guards import looks_at_mode
+from pathspace.tracing.guards import mode_readers
 from pathspace.tracing.tracer import Tracer
 from pathspace.tracing.values import leaves, map_leaves, opened
 
@@ -79,8 +79,9 @@ def trace(
     _check_parameters(model)
     args, kwargs = _arguments(model, example_input)
     tracer = Tracer(model, streams, on_unknown)
-    outputs = tracer.run(args, kwargs, training=False)
-    if looks_at_mode(model):
+    with mode_readers(model) as readers:
+        outputs = tracer.run(args, kwargs, training=False)
+    if readers:
         tracer.graph.agree_with(_train_mode(Tracer(model, streams, on_unknown), args, kwargs))
     return tracer.graph.finish(map_leaves(_spec, (args, kwargs)), outputs)
 

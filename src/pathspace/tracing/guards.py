@@ -6,7 +6,7 @@ import collections
 import contextlib
 import functools
 import sys
-import types
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 _CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict)
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -71,42 +72,34 @@ def module_paths(model: nn.Module, path: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def looks_at_mode(model: nn.Module) -> bool:
-    """Whether any code of the model, apart from torch's own, mentions ``training``.
+@contextlib.contextmanager
+def mode_readers(model: nn.Module) -> Iterator[set[str]]:
+    """Collect who reads the ``training`` flag of a module, torch's own code apart.
 
-    Only then can train mode have another graph than eval mode: dropout and batch norm, which do
-    look at it, have the same units in both. Code is that of the modules' classes, of functions
-    they hold or were hooked on, and of functions that these call by name.
+    If nobody does, train mode has the graph of eval mode: dropout and batch norm, which do look at
+    the flag, have the same units in both. The flag is made a property for as long as this lasts,
+    because a search of the code would not find every way to it.
     """
-    seen: set[Any] = set()
-    for module in model.modules():
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        entries = [*module.__dict__.values(), *hooks]
-        if type(module) not in seen:
-            seen.add(type(module))
-            own = [base for base in type(module).__mro__ if not _is_torch(base)]
-            entries += [entry for base in own for entry in vars(base).values()]
-        if any(_mentions_training(entry, seen) for entry in entries):
-            return True
-    return False
+    modules = {id(module) for module in model.modules()}
+    readers: set[str] = set()
 
+    def read(module: nn.Module) -> Any:
+        if "training" not in module.__dict__:
+            raise AttributeError("training")
+        reader = str(sys._getframe(1).f_globals.get("__name__"))
+        if id(module) in modules and reader.partition(".")[0] != "torch":
+            readers.add(reader)
+        return module.__dict__["training"]
 
-def _is_torch(thing: Any) -> bool:
-    return getattr(thing, "__module__", "").partition(".")[0] in ("torch", "builtins")
+    def write(module: nn.Module, value: Any) -> None:
+        module.__dict__["training"] = value
 
-
-def _mentions_training(entry: Any, seen: set[Any]) -> bool:
-    """Whether a function (or what wraps one), or one that it calls, mentions ``training``."""
-    for attribute in ("__func__", "fget", "func", "__wrapped__"):
-        entry = getattr(entry, attribute, None) or entry
-    if not isinstance(entry, types.FunctionType) or _is_torch(entry) or entry in seen:
-        return False
-    seen.add(entry)
-    codes = [entry.__code__]
-    for code in codes:  # grows while it is walked: functions inside functions
-        if "training" in code.co_names or "training" in code.co_consts:
-            return True
-        codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-    called = {entry.__globals__.get(name) for code in codes for name in code.co_names
-              if isinstance(entry.__globals__.get(name), types.FunctionType)}  # fmt: skip
-    return any(_mentions_training(function, seen) for function in called)
+    with _ONE_AT_A_TIME:
+        before = nn.Module.__dict__.get("training")
+        type.__setattr__(nn.Module, "training", property(read, write))
+        try:
+            yield readers
+        finally:
+            type.__delattr__(nn.Module, "training")
+            if before is not None:  # a model that traces another one
+                type.__setattr__(nn.Module, "training", before)
