@@ -16,7 +16,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import pathspace as ps
-from pathspace.cli import application
+from pathspace.cli.application import application
 from pathspace.experiments import models
 from pathspace.experiments.loading import LoadingError, load_model, load_weights
 
