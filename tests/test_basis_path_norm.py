@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pathspace as ps
-from cases import CASES, Case, mlp
+from cases import CASES, Case, conv, mlp
 
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 choices = pytest.mark.parametrize("choice", ["modulo", "largest"])
@@ -136,3 +136,32 @@ def test_negative_weights_of_the_penalty_are_refused():
     network, _, _ = setup(CASES[0])
     with pytest.raises(ValueError, match="lam2"):
         ps.BasisPathPenalty(network, 1.0, -1.0)
+
+
+def test_without_free_units_and_weights_the_norm_is_zero():
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.zero_()
+    norm = ps.basis_path_norm(ps.trace(model, torch.ones(1, 2)))
+    assert float(norm) == 0.0
+    assert norm.path == ()
+
+
+def test_slopes_are_no_basis_paths():
+    """Slopes that are much larger than any path count in neither norm nor penalty."""
+    plain, x = Case("", lambda: mlp(2, 3, 1), (2,)).make()
+    sloped = nn.Sequential(plain[0], nn.PReLU(3, init=1000.0).double(), plain[2])
+    pair = [ps.trace(model, x) for model in (plain, sloped)]
+    norms = [float(ps.basis_path_norm(network)) for network in pair]
+    assert norms[0] == norms[1]
+    penalties = [ps.BasisPathPenalty(network, 0.3, 0.7)().detach() for network in pair]
+    torch.testing.assert_close(*penalties)
+
+
+def test_gradients_are_those_of_parameters():
+    model, x = Case("", lambda: conv(3, batch_norm=True), (2, 4, 4)).make()
+    network = ps.trace(model, x)
+    found = ps.BasisPathPenalty(network, exact=True).gradients()
+    assert "1.weight" in found
+    assert set(found) <= set(dict(model.named_parameters()))

@@ -109,3 +109,23 @@ def test_enumeration_leaves_the_mode_of_the_model_alone():
     model.train()
     ps.output_from_paths(ps.trace(model, x, streams="shared"), x)
     assert model.training
+
+
+def test_slopes_are_no_paths():
+    model, x = Case(
+        "", lambda: nn.Sequential(nn.Linear(2, 3), nn.PReLU(3), nn.Linear(3, 1)), (2,)
+    ).make()
+    network = ps.trace(model, x)
+    assert ps.count_paths(network) == len(ps.paths(network)) == 2 * 3 + 3 + 1
+    graph = ps.BasisPaths(network).graph
+    slopes = {graph.number("1.weight", k) for k in range(3)}
+    assert not slopes & {number for path in ps.paths(network) for number in path}
+    matrix = ps.structure_matrix(network)
+    assert matrix.shape == (network.m, 10)
+    assert not matrix[sorted(slopes)].any()
+    assert ps.structure_rank(network) == network.m - 3 - network.H
+    torch.testing.assert_close(ps.output_from_paths(network, x), model(x))
+    first, last = model[0], model[2]
+    inner = last.weight.abs() @ (first.weight.abs().sum(1) + first.bias.abs())
+    expected = (inner + last.bias.abs()).sum()
+    torch.testing.assert_close(ps.path_values(network).abs().sum(), expected.detach())

@@ -236,7 +236,7 @@ def test_a_network_whose_paths_are_all_zero_has_norm_zero():
 
 @pytest.mark.parametrize(
     ("layer", "name"),
-    [(nn.ReLU6(), "hardtanh"), (nn.GELU(), "gelu"), (nn.Sigmoid(), "sigmoid"),
+    [(nn.ReLU6(), "ReLU6, hardtanh"), (nn.GELU(), "gelu"), (nn.Sigmoid(), "sigmoid"),
      (nn.Softmax(1), "softmax"), (nn.LayerNorm(3), "layer_norm"), (nn.Hardtanh(), "hardtanh")],
 )  # fmt: skip
 def test_operations_that_are_not_homogeneous_are_refused_by_name(layer, name):
@@ -273,3 +273,123 @@ def test_nothing_of_the_model_is_touched():
         for n, t in network.state().items()
     )
     assert len(calls) <= 1  # at most a trace for one sample; the norm runs the recorded program
+
+
+# Single operations, by hand ----------------------------------------------------------------------
+
+
+class After(nn.Module):
+    """A linear map to three units and an operation on them."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.function = nn.Linear(2, 3, bias=False), function
+        self.register_buffer("constant", torch.tensor([[2.0, -5.0]]))
+
+    def forward(self, x):
+        return self.function(self.a(x), self)
+
+
+SLOPES = torch.tensor([0.25, 2.0, -3.0], dtype=torch.float64)
+
+# What the operation makes of the sums s over paths into the three units, with and without biases.
+OPERATIONS = {
+    "prelu": (lambda h, _: F.prelu(h, SLOPES), lambda s, p, b: s * SLOPES.abs().clamp_min(1) ** p),
+    "rrelu, steep above": (lambda h, _: F.rrelu(h, 0.5, 2.0), lambda s, p, b: s * 2**p),
+    "rrelu, steep below": (lambda h, _: F.rrelu(h, -3.0, 0.5), lambda s, p, b: s * 3**p),
+    "rrelu, flat": (lambda h, _: F.rrelu(h, 0.1, 0.3), lambda s, p, b: s),
+    "multiple added": (lambda h, _: torch.add(h, h.relu(), alpha=-2), lambda s, p, b: s + 2**p * s),
+    "mean": (lambda h, _: h.mean(1), lambda s, p, b: s.sum() / 3**p),
+    "subtracted from a number": (lambda h, _: 2 - h, lambda s, p, b: s + b * 2**p),
+    "number subtracted": (lambda h, _: h - 3, lambda s, p, b: s + b * 3**p),
+    "padded": (
+        lambda h, _: F.pad(h, (1, 0), value=-3.0),
+        lambda s, p, b: torch.cat([s.new_tensor([b * 3.0**p]), s]),
+    ),
+    "concatenated with constants": (
+        lambda h, m: torch.cat([h, m.constant.expand(len(h), 2)], 1),
+        lambda s, p, b: torch.cat([s, b * s.new_tensor([2.0, 5.0]) ** p]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_single_operations(name, biases, p):
+    function, expected = OPERATIONS[name]
+    model, x = Case(name, lambda: After(function), (2,)).make()
+    sums = (model.a.weight.detach().abs() ** p).sum(1)
+    found = ps.path_norm(ps.trace(model, x), p, biases=biases, per_output=True)
+    wanted = torch.atleast_1d(expected(sums, p, float(biases))) ** (1 / p)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("mode", "factor"), [("sum", 1.0), ("mean", 1 / 4)])
+def test_bags_of_embeddings(mode, factor):
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = nn.EmbeddingBag(5, 3, mode=mode)
+
+        def forward(self, x):
+            return self.bag(x)
+
+    model = Bag().double()
+    network = ps.trace(model, torch.zeros(2, 4, dtype=torch.long))
+    rows = model.bag.weight.detach().square().sum(0)  # four places, each with rows of its own
+    found = ps.path_norm(network, 2, per_output=True)
+    torch.testing.assert_close(found, (4 * rows).sqrt() * factor, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("factor", [1e60, 1e-60])
+def test_padding_keeps_up_with_values_of_extreme_size(factor):
+    def build(value):
+        return nn.Sequential(
+            nn.Linear(3, 3), nn.ReLU(), nn.ConstantPad1d(1, value), nn.Linear(5, 2, bias=False)
+        )
+
+    logs = []
+    for size in (1.0, factor):
+        model, x = Case("", lambda size=size: build(0.7 * size), (3,)).make()
+        with torch.no_grad():
+            for parameter in model[0].parameters():
+                parameter.mul_(size)
+        logs.append(float(ps.path_norm(ps.trace(model, x), 2, log=True)))
+    assert math.isclose(logs[1], logs[0] + math.log(factor), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1e60, 1e-60])
+def test_batch_norm_keeps_up_with_values_of_extreme_size(factor):
+    def build():
+        return nn.Sequential(
+            nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4, eps=0.0), nn.ReLU(), nn.Linear(4, 2)
+        )
+
+    model, x = Case("", build, (3,)).make()
+    network = ps.trace(model, x)
+    before = ps.path_norm(network)
+    with torch.no_grad():  # the same function
+        model[0].weight.mul_(factor)
+        model[1].running_mean.mul_(factor)
+        model[1].running_var.mul_(factor**2)
+    torch.testing.assert_close(ps.path_norm(network), before, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_a_sum_of_values_of_very_different_size(p):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 3, bias=False), nn.Linear(2, 3, bias=False)
+
+        def forward(self, x):
+            return self.a(x).relu() + self.b(x).relu()
+
+    model, x = Case("", Branches, (2,)).make()
+    with torch.no_grad():
+        model.a.weight.mul_(1e100)
+        model.b.weight.mul_(1e-100)
+    found = ps.path_norm(ps.trace(model, x), p, log=True)
+    largest = norm_of(model.a.weight.detach() / 1e100, p).log() + 100 * math.log(10)
+    torch.testing.assert_close(found, largest, rtol=1e-12, atol=0)

@@ -398,3 +398,31 @@ def test_margins_on_hand_made_scores() -> None:
 def test_margins_check_shapes(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match="shape"):
         wn.margins(torch.zeros(shapes[0]), torch.zeros(shapes[1], dtype=torch.long))
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+
+def test_units_read_through_two_sums_are_no_outputs() -> None:
+    class Stream(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.head = (nn.Linear(2, 2, bias=False) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head((self.a(x).relu() + self.b(x).relu()) + self.c(x).relu())
+
+    model, x = Case("", Stream, (2,)).make()
+    found = wn.group_norm(ps.trace(model, x, streams="shared"), 2, 1, one_output_group=True)
+    hidden = [row.norm() for layer in (model.a, model.b, model.c) for row in layer.weight]
+    close(found, torch.stack([*hidden, model.head.weight.norm()]).sum())
+
+
+def test_weights_that_end_at_no_unit_are_one_group_per_tensor() -> None:
+    model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.PReLU(3), nn.PReLU(3)).double()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([3.0, 4.0, 0.0]))
+        model[2].weight.copy_(torch.tensor([0.0, 5.0, 12.0]))
+    rows = model[0].weight.norm(dim=1).sum()
+    network = ps.trace(model, torch.ones(1, 2, dtype=torch.float64))
+    close(wn.group_norm(network, 2, 1), rows + 5 + 13)

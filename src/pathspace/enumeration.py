@@ -92,7 +92,8 @@ def path_values(
 def structure_matrix(network: Network, *, limit: int = LIMIT) -> Tensor:
     """The (m, number of paths) matrix A: entry 1 where a path runs along a weight.
 
-    Its rank is m − H: the paths have m − H degrees of freedom.
+    Its rank is m − H: the paths have m − H degrees of freedom. Weights that no path runs along,
+    such as the slopes of PReLU, have a row of zeros and do not count in m there.
 
     Reference: Meng et al. 2019, section 3.2 and Theorem 3.4.
     """
@@ -105,7 +106,7 @@ def structure_matrix(network: Network, *, limit: int = LIMIT) -> Tensor:
 
 
 def structure_rank(network: Network, *, limit: int = LIMIT) -> int:
-    """The rank of the structure matrix: m − H (weights of the graph less free scales)."""
+    """The rank of the structure matrix: m − H (weights that paths run along less free scales)."""
     return int(torch.linalg.matrix_rank(structure_matrix(network, limit=limit)))
 
 
@@ -153,6 +154,8 @@ def _adjacency(network: Network) -> tuple[dict[int, list[tuple[int, int]]], dict
     graph = WeightGraph(network)
     edges: dict[int, list[tuple[int, int]]] = {}
     for k, edge in enumerate(graph.edges):
+        if edge.is_fixed:  # slopes of PReLU and the like: no path runs along them
+            continue
         sources = edge.source.expand(edge.shape).reshape(-1).tolist()
         targets = edge.target.expand(edge.shape).reshape(-1).tolist()
         for place, (source, target) in enumerate(zip(sources, targets, strict=True)):

@@ -23,7 +23,7 @@ from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
 from pathspace.weightgraph import WeightGraph, Weights, pick
 
-Choice = Literal["modulo", "largest"]
+Choice = Literal["modulo", "largest", "random"]
 Side = Literal["target", "source"]
 _OTHER: dict[Side, Side] = {"target": "source", "source": "target"}
 WeightIndex = tuple[str, tuple[int, ...]]
@@ -77,6 +77,7 @@ def choose_skeleton(
     choice: Choice | Mapping[str, Sequence[WeightIndex]] = "modulo",
     *,
     state: Mapping[str, Tensor] | None = None,
+    generator: torch.Generator | None = None,
 ) -> Skeleton:
     """Choose and validate a skeleton.
 
@@ -85,11 +86,14 @@ def choose_skeleton(
         choice: ``"modulo"`` is the papers' choice: unit j of a layer gets its in-edge from unit
             j mod h of the layer before and its out-edge to unit j mod h of the layer behind, at
             the centre of a kernel. ``"largest"`` takes the weight of largest size in the balanced
-            representative of the network, so that the choice does not depend on the scaling. A
+            representative of the network, so that the choice does not depend on the scaling.
+            ``"random"`` draws uniformly among the weights that are at least half as large, there,
+            as that one: how much a measure depends on the skeleton can be seen from a few. A
             mapping ``{"incoming": [...], "outgoing": [...]}`` of one ``(parameter, index)`` per
             free scale is taken as it is. Where a chosen weight is zero, the largest takes its
             place; a unit all of whose weights on one side are zero is an error that names it.
         state: parameters and buffers to choose for; by default the model's.
+        generator: of the ``"random"`` choice, on the CPU; by default one with seed 0.
 
     Reference: Meng et al. 2019, section 4.1 and Algorithm 2.
     """
@@ -97,14 +101,25 @@ def choose_skeleton(
     weights = {name: w.detach() for name, w in graph.weights(state).items()}
     if isinstance(choice, Mapping):
         return _explicit(graph, weights, choice)
-    if choice not in ("modulo", "largest"):
-        raise ValueError(f'skeleton must be "modulo", "largest" or a mapping, not {choice!r}')
-    incoming = _choose(graph, weights, "target", choice)
-    outgoing = _choose(graph, weights, "source", choice)
+    if choice not in ("modulo", "largest", "random"):
+        raise ValueError(
+            f'skeleton must be "modulo", "largest", "random" or a mapping, not {choice!r}'
+        )
+    if choice == "random" and generator is None:
+        generator = torch.Generator().manual_seed(0)
+    drawn = generator if choice == "random" else None
+    incoming = _choose(graph, weights, "target", choice, drawn)
+    outgoing = _choose(graph, weights, "source", choice, drawn)
     return _validated(graph, weights, incoming, outgoing)
 
 
-def _choose(graph: WeightGraph, weights: Weights, side: Side, choice: Choice) -> Tensor:
+def _choose(
+    graph: WeightGraph,
+    weights: Weights,
+    side: Side,
+    choice: Choice,
+    generator: torch.Generator | None,
+) -> Tensor:
     """The in-edges (``side="target"``) or out-edges (``side="source"``) of all scales.
 
     An edge may be chosen only if it leads strictly closer to the roots of the forest. The order is
@@ -120,8 +135,34 @@ def _choose(graph: WeightGraph, weights: Weights, side: Side, choice: Choice) ->
             if bool((numbers[1:] >= 0).all()):
                 return numbers
             logs = _balanced(graph, weights) if logs is None else logs
-            numbers = _fill(numbers, graph, weights, side, rank, logs, constant)
+            largest = _fill(numbers, graph, weights, side, rank, logs, constant)
+            if generator is not None:
+                lots = _lots(graph, weights, largest, side, logs, generator)
+                largest = _fill(numbers, graph, lots, side, rank, torch.zeros_like(logs), constant)
+            numbers = largest
     return numbers
+
+
+def _lots(
+    graph: WeightGraph,
+    weights: Weights,
+    largest: Tensor,
+    side: Side,
+    logs: Tensor,
+    generator: torch.Generator,
+) -> Weights:
+    """Random numbers at the weights at least half as large as the largest of their unit, else 0."""
+    sizes = {
+        edge.parameter: weights[edge.parameter].to("cpu", torch.float64).abs()
+        * edge.ratio(logs).exp()
+        for edge in graph.edges
+    }
+    half = graph.places(largest).take(sizes, 0.0) / 2
+    return {
+        edge.parameter: (1 - torch.rand(edge.shape, generator=generator, dtype=torch.float64))
+        * (sizes[edge.parameter] >= half[edge.scale(side)])
+        for edge in graph.edges
+    }
 
 
 def _balanced(graph: WeightGraph, weights: Weights) -> Tensor:

@@ -76,7 +76,7 @@ def spectral_norms(
         >>> round(float(value) ** 2, 6)
         2.0
 
-    Reference: Bartlett, Foster and Telgarsky 2017, Eq. (1.2).
+    Reference: Bartlett, Foster and Telgarsky 2017.
     """
     state = own_state(network, state)
     edges = {edge.parameter: edge for edge in network.edges if not edge.from_constant}
@@ -144,7 +144,7 @@ def spectral_norm(
         >>> round(float(ps.spectral_norm(ps.trace(model, torch.ones(1, 2)))), 6)  # 3 · 2
         6.0
 
-    Reference: Bartlett, Foster and Telgarsky 2017, Eq. (1.2), first factor.
+    Reference: Bartlett, Foster and Telgarsky 2017, the first factor of the spectral complexity.
     """
     norms = spectral_norms(network, exact=exact, state=state)
     values = [norm.value.log() for norm in norms]
@@ -191,7 +191,7 @@ def spectral_complexity(
         >>> round(float(ps.spectral_complexity(network, margin=0.5)), 6)  # 3 · (4/3) / 0.5
         8.0
 
-    Reference: Bartlett, Foster and Telgarsky 2017, Eq. (1.2) and Theorem 1.1.
+    Reference: Bartlett, Foster and Telgarsky 2017, the spectral complexity.
     """
     if not margin > 0:
         raise ValueError(f"margin must be positive, not {margin}")

@@ -25,19 +25,30 @@ Weights = dict[str, Tensor]
 
 
 class WeightGraph:
-    """Edges and weights of a network, batch norm folded; scalar weights are numbered 0..m-1.
+    """Edges and weights of a network; scalar weights are numbered 0..m-1.
+
+    Batch norms are folded, as in eval mode. With ``folded=False`` the graph is that of training: a
+    batch norm divides by what its batch gives, so its input is an end of paths (a unit that no
+    weight leaves) and its weight and bias are where new ones start.
 
     Attributes:
         network: the traced network.
         edges: one per weight tensor; a folded batch norm's edge starts at the unit before it.
         absorbed: by batch norm, the bias in front of it that is part of its own bias.
         start: the number of the first scalar weight of each tensor, and m at the end.
+
+    Args:
+        network: the traced network.
+        folded: whether batch norms are folded.
+        relabel: (H+1,) the scale that each scale counts as here; 0 to count as pinned.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(
+        self, network: Network, *, folded: bool = True, relabel: Tensor | None = None
+    ) -> None:
         self.network = network
         self.norms: dict[str, Normalization] = {}
-        for norm in network.normalizations:
+        for norm in network.normalizations if folded else ():
             if norm.mean is None or norm.variance is None:
                 raise PathspaceError(
                     f"`{norm.layer}` is a batch norm without running statistics: in eval mode it "
@@ -46,13 +57,15 @@ class WeightGraph:
             if norm.weight is not None and norm.bias is None:
                 raise PathspaceError(f"`{norm.layer}` is a batch norm with a weight but no bias")
             self.norms.setdefault(norm.weight or norm.variance, norm)
-        biases = absorbed_biases(network)
+        biases = absorbed_biases(network) if self.norms else {}
         self.absorbed = {
             key: biases[norm.mean]
             for key, norm in self.norms.items()
             if norm.mean in biases and norm.bias is not None
         }
         self.edges = tuple(self._edges())
+        if relabel is not None:
+            self.edges = tuple(relabelled(edge, relabel) for edge in self.edges)
         counts = torch.tensor([0] + [edge.count for edge in self.edges])
         self.start = counts.cumsum(0)
 
@@ -230,6 +243,12 @@ def pick(table: Tensor, index: tuple[Tensor, ...]) -> Tensor:
             for i, size in zip(index, table.shape, strict=True)
         )
     ]
+
+
+def relabelled(edge: Edge, relabel: Tensor) -> Edge:
+    """The edge with other scales at its ends."""
+    target, source = relabel[edge.target_scale], relabel[edge.source_scale]
+    return replace(edge, target_scale=target, source_scale=source)
 
 
 def sum_to(values: Tensor, shape: torch.Size) -> Tensor:

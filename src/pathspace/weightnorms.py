@@ -185,7 +185,7 @@ def norm_21(
         ... ]
         [('weight', 17.0)]
 
-    Reference: Bartlett, Foster and Telgarsky 2017, Eq. (1.2).
+    Reference: Bartlett, Foster and Telgarsky 2017, in the spectral complexity.
     """
     graph = WeightGraph(network)
     weights = graph.weights(own_state(network, state))
@@ -221,7 +221,7 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
         >>> ps.margins(torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, 1.0]]), torch.tensor([0, 2]))
         tensor([ 1., -3.])
 
-    Reference: Bartlett, Foster and Telgarsky 2017, section 1.
+    Reference: Bartlett, Foster and Telgarsky 2017.
     """
     if logits.dim() != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1]:
         raise ValueError(

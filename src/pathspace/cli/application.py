@@ -9,11 +9,14 @@ import typer
 from typer.core import TyperGroup
 
 from pathspace import __version__
+from pathspace.cli.data import data
 from pathspace.cli.inspect import inspect
+from pathspace.cli.landscape import landscape
+from pathspace.cli.measure import measure
 from pathspace.cli.output import show_error
 from pathspace.errors import PathspaceError
 
-COMMANDS: tuple[Callable[..., None], ...] = (inspect,)
+COMMANDS: tuple[Callable[..., None], ...] = (inspect, measure, landscape)
 
 
 def application() -> typer.Typer:
@@ -40,6 +43,7 @@ def application() -> typer.Typer:
     app.callback()(_top)
     for command in COMMANDS:
         app.command(no_args_is_help=True)(command)
+    app.add_typer(data)
     return app
 
 

@@ -160,8 +160,13 @@ class Evaluator:
         return 1 / self.largest < value < self.largest
 
     def where(self) -> str:
-        """The operation and its module."""
-        return f"`{self.node.module or type(self.network.model).__name__}` ({self.node.operation})"
+        """The operation and its module, with the class of the module where that tells more."""
+        name, operation = self.node.module, self.node.operation
+        if not name:
+            return f"`{type(self.network.model).__name__}` ({operation})"
+        kind = type(dict(self.network.model.named_modules()).get(name)).__name__
+        same = kind == "NoneType" or kind.lower() == operation.replace("_", "")
+        return f"`{name}` ({operation})" if same else f"`{name}` ({kind}, {operation})"
 
     def refuse(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse an operation that no path sum goes through."""

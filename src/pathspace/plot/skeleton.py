@@ -1,4 +1,4 @@
-"""Pictures. Needs the ``plot`` extra (matplotlib)."""
+"""A small network with its skeleton, as the papers draw it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pathspace.errors import PathspaceError
+from pathspace.plot.backend import pyplot
 
 if TYPE_CHECKING:
     from pathspace.skeleton import Skeleton
@@ -32,7 +33,7 @@ def draw_skeleton(skeleton: Skeleton, ax: Any = None, *, limit: int = 2_000) -> 
     Returns:
         the axes.
     """
-    plt = _pyplot()
+    plt = pyplot()
     graph, network = skeleton.graph, skeleton.graph.network
     if graph.m > limit:
         raise PathspaceError(f"a drawing of {graph.m:,} weights is not readable (limit={limit:,})")
@@ -123,11 +124,3 @@ def _label_columns(ax: Any, network: Any, column: dict[int, int], place: Any) ->
     for c, found in names.items():
         text = "\n".join("constant 1" if name == "1" else name for name in found)
         ax.text(c, top, text, ha="center", va="bottom", fontsize=9, color=UNIT)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'pathspace[plot]'") from error
-    return plt

@@ -1,48 +1,18 @@
-r"""Generalization bounds, in logarithms: for real networks they are far beyond any float.
-
-Every bound carries the assumptions of its theorem and says what was put in for those that the
-network does not meet. A bound above 1 says nothing about a classification error (it is vacuous).
-"""
+r"""The bound of Zheng et al. (2019), by the basis-path norm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
+from pathspace.bounds.bound import Bound, check_sample, decimal, log, log_sum
+from pathspace.bounds.chain import fully_connected
 from pathspace.errors import PathspaceError
 from pathspace.network import Network
 from pathspace.norms import basis_path_norm
 from pathspace.skeleton import Choice
-
-
-@dataclass(frozen=True)
-class Bound:
-    """An upper bound of a generalization error.
-
-    Attributes:
-        name: which bound.
-        log10: its decimal logarithm.
-        inputs: the numbers that went in.
-        assumptions: what the theorem assumes, and what was substituted where it does not hold.
-    """
-
-    name: str
-    log10: float
-    inputs: Mapping[str, float]
-    assumptions: tuple[str, ...]
-
-    @property
-    def vacuous(self) -> bool:
-        """Whether it says nothing about an error between 0 and 1."""
-        return self.log10 >= 0
-
-    def __str__(self) -> str:
-        note = " (vacuous)" if self.vacuous else ""
-        inputs = ", ".join(f"{key} = {value:.4g}" for key, value in self.inputs.items())
-        return "\n  ".join([f"{self.name}: 10^{self.log10:.2f}{note}; {inputs}", *self.assumptions])
 
 
 def basis_path_measure(gamma: float, d: int, H: int, L: int) -> float:
@@ -69,9 +39,9 @@ def basis_path_measure(gamma: float, d: int, H: int, L: int) -> float:
     if gamma < 0 or d < 1 or H < 1 or L < 2:
         raise ValueError("need gamma >= 0, d >= 1, H >= 1 and L >= 2")
     log_gamma2 = 2 * math.log(gamma) if gamma > 0 else -math.inf
-    first = _log_add(math.log(H) + 2 * gamma, _log(d - 1) + math.log(H) + log_gamma2)
-    factor = _log_add(0.0, _log(H - 1) + log_gamma2 + 2 * gamma)
-    return (first + (L - 2) * factor) / math.log(10)
+    first = log_sum(math.log(H) + 2 * gamma, log(d - 1) + math.log(H) + log_gamma2)
+    factor = log_sum(0.0, log(H - 1) + log_gamma2 + 2 * gamma)
+    return decimal(first + (L - 2) * factor)
 
 
 def path_counts(d: int, H: int, L: int) -> list[int]:
@@ -117,10 +87,11 @@ def basis_path_bound(
 
     Reference: Zheng et al. 2019, Theorem 2.
     """
-    if samples < 1 or not 0 < delta < 1 or largest_input < 0:
-        raise ValueError("need samples >= 1, 0 < delta < 1 and largest_input >= 0")
+    check_sample(samples, delta)
+    if largest_input < 0:
+        raise ValueError(f"need largest_input >= 0, not {largest_input}")
     hidden, output = without_output_layer(network)
-    widths = _widths(network)
+    widths = fully_connected(network).widths
     assumptions = ["assumes binary labels and a fully connected ReLU network without biases"]
     if len(set(widths[1:-1])) > 1:
         assumptions.append(f"assumes equal widths; has {widths}, H is the largest")
@@ -131,12 +102,12 @@ def basis_path_bound(
     d, H, L = widths[0], max(widths[1:-1]), len(widths) - 1
     gamma = float(basis_path_norm(hidden, choice))
     log_phi = basis_path_measure(gamma, d, H, L) * math.log(10)
-    inside = math.log(2) + log_phi + (L - 1) * math.log(4 * H) + 2 * _log(output)
-    inside += 2 * _log(largest_input) - math.log(samples)
+    inside = math.log(2) + log_phi + (L - 1) * math.log(4 * H) + 2 * log(output)
+    inside += 2 * log(largest_input) - math.log(samples)
     first = math.log(4) + 0.5 * math.log(2 * math.log(4 / delta) / samples)
-    total = _log_add(first, math.log(2) + inside / 2)
+    total = log_sum(first, math.log(2) + inside / 2)
     inputs = {"gamma": gamma, "d": d, "H": H, "L": L, "n": samples, "|v|": output}
-    return Bound("basis-path bound", total / math.log(10), inputs, tuple(assumptions))
+    return Bound("basis-path bound", decimal(total), inputs, tuple(assumptions))
 
 
 def without_output_layer(network: Network) -> tuple[Network, float]:
@@ -174,37 +145,3 @@ def without_output_layer(network: Network) -> tuple[Network, float]:
     scale = number[network.scale]
     hidden = replace(network, edges=edges, scale=scale, exact=exact, normalizations=norms)
     return hidden, size
-
-
-def _widths(network: Network) -> list[int]:
-    """Sizes of the layers of a chain; refuses anything else."""
-    for edge in network.edges:
-        if len(edge.shape) > 2:
-            raise PathspaceError(
-                f"`{edge.parameter}` is a convolution; this bound is for fully connected networks"
-            )
-    if network.joins or network.normalizations:
-        raise PathspaceError("this bound is for chains of fully connected layers without sums")
-    matrices = [edge.shape for edge in network.edges if len(edge.shape) == 2]
-    widths = [matrices[0][1], *(shape[0] for shape in matrices)]
-    if [shape[1] for shape in matrices] != widths[:-1]:
-        raise PathspaceError("this bound is for chains of fully connected layers")
-    return widths
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
-
-
-def _log_add(a: float, b: float) -> float:
-    low, high = sorted((a, b))
-    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
-
-
-__all__ = [
-    "Bound",
-    "basis_path_bound",
-    "basis_path_measure",
-    "path_counts",
-    "without_output_layer",
-]

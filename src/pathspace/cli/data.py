@@ -1,0 +1,159 @@
+"""``pathspace data``: which data sets are here, and how to have the others."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pathspace.cli.options import AsJson
+from pathspace.cli.output import show_json
+from pathspace.cli.tables import show_tables
+from pathspace.experiments import data as sets
+from pathspace.tables import NOTHING, Column, Row, Table
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help=f"The data folder, instead of [bold]${sets.VARIABLE}[/] and the cache.",
+        show_default=False,
+    ),
+]
+
+data = typer.Typer(
+    name="data",
+    help="List and download the data sets of the experiments.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@data.command("list")
+def list_sets(
+    data_dir: DataDir = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compute checksums, not only compare sizes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which data sets are here, where, and what each would cost to download.
+
+    [bold]present[/]: all files, with the official sizes; with --verify [bold]verified[/]: with the
+    official checksums. [bold]subset[/]: smaller files, which are read and noted. [bold]altered[/],
+    [bold]incomplete[/] and [bold]missing[/]: fetch them.
+
+    [bold]Examples[/]
+
+    [cyan]pathspace data list[/]
+
+    [cyan]pathspace data list --data-dir ~/datasets --verify[/]
+    """
+    rows = [_embedded()] + [_row(name, data_dir, verify) for name in sets.SOURCES]
+    if as_json:
+        show_json(rows)
+        return
+    lines = tuple(Row(_cells(row), mark=MARKS.get(row["state"], "")) for row in rows)
+    remarks = ("`pathspace data fetch NAME` downloads the official files",)
+    show_tables((Table("data sets", COLUMNS, lines, remarks),))
+
+
+@data.command(no_args_is_help=True)
+def fetch(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            help="Data sets, see [cyan]pathspace data list[/].",
+            show_default=False,
+        ),
+    ],
+    data_dir: DataDir = None,
+) -> None:
+    """Download data sets, check them, and unpack them; what is already here stays.
+
+    [bold]Examples[/]
+
+    [cyan]pathspace data fetch mnist[/]
+
+    [cyan]pathspace data fetch cifar10 cifar100 --data-dir ~/datasets[/]
+    """
+    for name in names:
+        if name != sets.EMBEDDED:
+            sets.find_source(name)  # a wrong name is said before the first download
+    for name in names:
+        if name == sets.EMBEDDED:
+            typer.echo(f"{name}: comes with scikit-learn, nothing to fetch")
+            continue
+        folder = sets.fetch(name, data_dir)
+        typer.echo(f"{name}: {folder}, verified; terms: {sets.find_source(name).terms}")
+
+
+# What a person sees ------------------------------------------------------------------------------
+
+COLUMNS = (
+    Column("name"),
+    Column("train + test", number=True),
+    Column("state"),
+    Column("download", number=True),
+    Column("where"),
+)
+MARKS = {"altered": "wrong", "incomplete": "wrong", "subset": "moving"}
+
+
+def _row(name: str, data_dir: Path | None, verify: bool) -> dict[str, Any]:
+    source = sets.find_source(name)
+    folder, state = sets.look(source, data_dir, verify=verify)
+    rows = source.rows
+    if state == "subset":  # small, so that it may be read to see how much of it is there
+        try:
+            dataset = sets.load(name, data_dir)
+            rows = len(dataset.train), len(dataset.test)
+        except sets.DataError:
+            state = "altered"
+    return {
+        "name": name,
+        "title": source.title,
+        "rows": None if folder is None else list(rows),
+        "official_rows": list(source.rows),
+        "state": state,
+        "folder": None if folder is None else str(folder),
+        "download_bytes": source.download_size,
+        "terms": source.terms,
+    }
+
+
+def _embedded() -> dict[str, Any]:
+    installed = importlib.util.find_spec("sklearn") is not None
+    return {
+        "name": sets.EMBEDDED,
+        "title": "handwritten digits, 8×8",
+        "rows": list(sets.EMBEDDED_ROWS) if installed else None,
+        "official_rows": list(sets.EMBEDDED_ROWS),
+        "state": "embedded" if installed else "missing",
+        "folder": None,
+        "download_bytes": 0,
+        "terms": "comes with scikit-learn",
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    train, test = row["rows"] or row["official_rows"]
+    size, folder = row["download_bytes"], row["folder"]
+    where = NOTHING if folder is None else _shortened(folder)
+    return (
+        row["name"],
+        f"{train:,} + {test:,}",
+        row["state"],
+        sets.size_in_words(size) if size else NOTHING,
+        row["terms"] if row["name"] == sets.EMBEDDED else where,
+    )
+
+
+def _shortened(folder: str) -> str:
+    home = str(Path.home())
+    return "~" + folder[len(home) :] if folder.startswith(home + "/") else folder

@@ -1,0 +1,1 @@
+from pathspace.optim.families import GSGD

@@ -1,0 +1,339 @@
+r"""Basis-path values as coordinates: the space of G-SGD.
+
+Edges, roots and the products I and O are those of :mod:`pathspace.basis`. A gradient in these
+coordinates is :math:`\delta_e/(I(u)O(v))`; in units of :math:`\kappa_e =
+\kappa_{in}(u)\kappa_{out}(v)` it is :math:`\delta_e\,\rho(u)\sigma(v)` with :math:`\rho =
+\kappa_{in}/I` and :math:`\sigma = \kappa_{out}/O`. The root a of a unit moves in addition all that
+leaves its units, so the slope of the loss along its logarithm is
+
+.. math:: \delta_a w_a - \sum_{e \text{ leaving, not free}} \delta_e w_e .
+
+A step multiplies its value by R. What leaves its units is divided by R, so that all other values
+move by their own steps alone, and so is ρ of these units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pathspace.balancing import balance_weights
+from pathspace.basis import _follow
+from pathspace.network import Network
+from pathspace.optim.blocks import SIZE, Batch, Entries, Leaf, Side, Table
+from pathspace.optim.optimizer import Space, Step
+from pathspace.optim.skeleton import rechosen, skeleton_of, training_skeleton
+from pathspace.signedlogs import log_product
+from pathspace.skeleton import Choice, Skeleton
+from pathspace.weightgraph import relabelled
+
+Metric = Literal["normalized", "paper"]
+Roots = Literal["multiplicative", "additive"]
+SIDES: tuple[Side, Side] = ("target", "source")
+
+
+class BasisSpace(Space):
+    """Basis-path values, measured by a diagonal metric.
+
+    Attributes:
+        skeleton: the skeleton of the units that have one.
+        log_source: (H+1,) log ρ.
+        log_target: (H+1,) log σ.
+        rechosen: how many units got another in-edge so far.
+        limited: how many steps of roots were limited so far.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        choice: Choice,
+        metric: Metric,
+        roots: Roots,
+        decay: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.network, self.choice, self.metric, self.roots = network, choice, metric, roots
+        self.decay = decay
+        self.rechosen = self.limited = 0
+        self.skeleton: Skeleton
+        self.log_source = self.log_target = torch.zeros(0)
+        self._trained: tuple[str, ...] | None = None
+
+    # Arranging ---------------------------------------------------------------------------------
+
+    def arrange(self, leaves: Sequence[Leaf]) -> None:
+        """Choose a skeleton and a metric, unless the same parameters have just moved."""
+        self.leaves, self.device = leaves, leaves[0].weight.device
+        relabel = self._relabel()
+        for leaf in leaves:
+            if leaf.edge is not None:
+                leaf.edge = relabelled(leaf.edge, relabel)
+        trained = tuple(leaf.name for leaf in leaves)
+        if trained != self._trained:
+            self._trained = trained
+            self._start(relabel)
+        self._flow, self._source, self._back, self._inner = (
+            Table(leaves, "source", self.device) for _ in range(4)
+        )
+        self._target, self._outer, self._norm = (
+            Table(leaves, "target", self.device) for _ in range(3)
+        )
+        self.source, self.target = self._source.parts, self._target.parts
+        self.back = self._back.parts
+        self.seen = [part is not None for part in self._flow.parts]
+        self._follow_skeleton()
+
+    def _relabel(self) -> Tensor:
+        """The published algorithm looks through batch norms; else every unit is itself."""
+        relabel = torch.arange(self.network.H + 1)
+        if self.metric == "paper":
+            for norm in self.network.normalizations:
+                before, behind = norm.input_scale.reshape(-1), self.network.scale[norm.output]
+                relabel[behind] = torch.where(behind > 0, before, 0)
+        return relabel
+
+    def _start(self, relabel: Tensor) -> None:
+        """A skeleton and a metric for the weights as they are."""
+        network, size = self.network, self.network.H + 1
+        self._weights = {name: tensor.detach() for name, tensor in network.state().items()}
+        for edge in network.edges:
+            if edge.parameter not in (self._trained or ()):  # what must not move holds its units
+                for side in SIDES:
+                    relabel = torch.where(torch.isin(relabel, edge.scale(side)), 0, relabel)
+        self.skeleton = training_skeleton(network, self._weights, relabel, self.choice)
+        movable = torch.ones(size, dtype=torch.bool)
+        movable[0] = False
+        logs = torch.zeros(size, dtype=torch.float64)
+        if self.metric == "normalized":
+            logs[1:] = balance_weights(network.edges, self._weights, movable)
+        self.log_source = logs.to(self.device)
+        self.log_target = -self.log_source
+
+    def _follow_skeleton(self) -> None:
+        """Prepare what the skeleton determines."""
+        skeleton, device, size = self.skeleton, self.device, self.network.H + 1
+        has = skeleton.outgoing >= 0
+        free = torch.isin(skeleton.incoming, skeleton.outgoing) & has
+        step = torch.where(free, skeleton.parent, torch.arange(size))
+        self.owner = torch.where(has, _follow(step), 0).to(device)
+        self.is_root = (has & ~free).to(device)
+        self.has = has.to(device)
+        self.parent, self.child = skeleton.parent.to(device), skeleton.child.to(device)
+        both = torch.cat([skeleton.incoming, skeleton.outgoing])
+        self._skeleton = Entries(skeleton.graph, self.leaves, both, device)
+        both[:size].masked_fill_(~(has & ~free), -1)
+        self._entries = Entries(skeleton.graph, self.leaves, both, device)
+        self._group = torch.zeros(size, dtype=torch.long, device=device)
+        for place, rows, _ in self._entries.parts:
+            self._group[rows[rows < size]] = self.leaves[place].group
+        self._power = 0.0
+
+    # One step ----------------------------------------------------------------------------------
+
+    def inspect(self, step: Step) -> bool:
+        """Sum what leaves every unit; whether that is finite."""
+        for place, part in enumerate(self._flow.parts):
+            gradient = step.gradients[place]
+            if part is not None:
+                if gradient is None:
+                    part.zero_()
+                else:
+                    _flow(step.weights[place], gradient, part, step.group(self.leaves[place]))
+        self.leaving = self._flow.gather(self.network.H + 1)
+        return math.isfinite(self.leaving.sum().item())
+
+    def prepare(self, step: Step) -> None:
+        """Step the roots, and renew the factors of all other weights."""
+        if self.metric == "paper" or any(self.decay):
+            self._measure(step)
+        ratio = self._ratio(step)
+        by_unit = ratio[self.owner]
+        self.ratio = ratio.sub_(by_unit[self.parent]).exp_()
+        self._back.fill(by_unit.neg().exp_())
+        power = 2.0 if step.linear else 1.0
+        self._source.fill((power * self.log_source).exp_())
+        if power != self._power:  # target factors stay as they are
+            self._power = power
+            self._target.fill((power * self.log_target).exp_())
+        self.log_source -= by_unit
+
+    def _measure(self, step: Step) -> None:
+        """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
+        skeleton = self._skeleton.take(step.weights).view(2, -1)
+        inner, outer = (
+            log_product(w.masked_fill(w == 0, 1.0), forest)[1]
+            for w, forest in zip(skeleton, (self.parent, self.child), strict=True)
+        )
+        if self.metric == "paper":
+            self.log_source, self.log_target = -inner, -outer
+            if self.network.normalizations:
+                self.log_target = self.log_target + self._log_norms(step) / 2
+            self._power = 0.0
+        self.log_value = inner + outer
+        if self.decay[0]:
+            self._inner.fill((2 * inner).exp() * self.decay[0])
+            self._outer.fill((2 * outer).exp())
+
+    def _log_norms(self, step: Step) -> Tensor:
+        """Log norms of what enters every unit that a batch norm reads, 0 for all others."""
+        for weight, part in zip(step.weights, self._norm.parts, strict=True):
+            if part is not None:
+                _flow(weight, weight, part, {"weight_decay": 0.0, "maximize": False})
+        logs = self._norm.gather(self.network.H + 1).log() / 2
+        read = torch.zeros(len(logs), dtype=torch.bool)
+        for norm in self.network.normalizations:
+            read[norm.input_scale.reshape(-1)] = True
+        read[0] = False
+        return torch.where(read.to(self.device), logs, 0.0)
+
+    def _ratio(self, step: Step) -> Tensor:
+        """Log R of every root; 0 for all others."""
+        weights = self._entries.take(step.weights)
+        products = (weights * self._gradients(weights, step)).view(2, -1)
+        self.old, roots = weights, weights[: products.shape[1]].abs()
+        leaving = torch.zeros_like(roots).index_add_(0, self.owner, self.leaving - products[1])
+        slope = products[0] - leaving
+        if self.decay[1]:
+            slope += 2 * self.decay[1] * self.log_value
+        slope *= self.is_root
+        inverse = (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
+        if step.linear:
+            change = slope.mul_(inverse).mul_(inverse)
+        else:
+            change = self._ruled(slope.mul_(inverse), step).mul_(inverse)
+        change = change.mul_(self._rates(step)).nan_to_num_(0.0)  # 0/0 where there is no root
+        ratio = change.clamp_(-_LIMIT, _LIMIT).neg_()
+        if any(gradient is None for gradient in step.gradients):
+            ratio.masked_fill_(self._blocked(step), 0.0)
+        return ratio
+
+    def _rates(self, step: Step) -> Tensor | float:
+        """The learning rates of the roots."""
+        rates = [float(group["lr"]) for group in step.groups]
+        if len(rates) == 1:
+            return rates[0]
+        return torch.tensor(rates, dtype=torch.float64, device=self.device)[self._group]
+
+    def _blocked(self, step: Step) -> Tensor:
+        """The roots of units that a parameter without gradient meets: these do not move."""
+        blocked = torch.zeros_like(self.log_source)
+        for leaf, gradient in zip(self.leaves, step.gradients, strict=True):
+            if gradient is None:
+                for side in SIDES:
+                    blocked[leaf.scales(side).reshape(-1).to(self.device)] = 1.0
+        return torch.zeros_like(blocked).index_add_(0, self.owner, blocked) > 0
+
+    def _gradients(self, weights: Tensor, step: Step) -> Tensor:
+        """The gradients of roots and free weights, with sign and weight decay of their groups."""
+        gradients = self._entries.take(step.gradients)
+        if any(group["maximize"] or group["weight_decay"] for group in step.groups):
+            for place, rows, _ in self._entries.parts:
+                group = step.group(self.leaves[place])
+                if group["maximize"]:
+                    gradients[rows] = -gradients[rows]
+                gradients[rows] += float(group["weight_decay"]) * weights[rows]
+        return gradients
+
+    def _ruled(self, slope: Tensor, step: Step) -> Tensor:
+        """The rule's updates of the roots; the states of roots and free weights wait."""
+        update = torch.zeros_like(slope)
+        self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        for place, rows, where in self._entries.parts:
+            if step.gradients[place] is None:
+                continue
+            is_root = rows < len(slope)
+            own, roots, free = rows[is_root], where[is_root], where[~is_root]
+            state = dict(step.states[place])
+            for name, matrix in step.states[place].items():
+                if name != "step":
+                    state[name] = matrix.view(-1)[roots].to(slope)
+                    self.waiting.append((matrix, roots, state[name]))
+                    self.waiting.append((matrix, free, slope.new_zeros(len(free))))
+            group = step.group(self.leaves[place])
+            update[own] = step.rule.update([slope[own]], [state], group)[0]
+        return update
+
+    def penalty(self, batch: Batch, step: Step) -> Sequence[Tensor] | None:
+        r"""The gradient of :math:`\frac{\lambda_1}{2}\|v_+\|^2`, :math:`\lambda_1 w_e (IO)^2`."""
+        if not self.decay[0]:
+            return None
+        values = batch.all_of(step.weights)
+        for table in (self._inner, self._outer):
+            if factors := batch.of(table.parts):
+                values = list(torch._foreach_mul(values, factors))
+        return values
+
+    def finish(self, step: Step) -> None:
+        """Give the roots their new values and the free weights their old ones."""
+        self.old[: len(self.ratio)] *= self.ratio
+        self._entries.put_(step.weights, self.old)
+        if not step.linear:
+            for matrix, where, values in self.waiting:
+                matrix.view(-1)[where] = values.to(matrix)
+        if self.metric == "normalized":
+            drift = (self.log_source + self.log_target).mul_(self.has)
+            if drift.abs().max().item() > _DRIFT:
+                self._revise(drift.abs() > _DRIFT, step)
+
+    def _revise(self, units: Tensor, step: Step) -> None:
+        """Choose the in-edges of some units anew, and measure what leaves them anew."""
+        weights = {leaf.name: leaf.parameter.detach() for leaf in self.leaves}
+        for leaf in self.leaves:
+            leaf.store()
+        new = rechosen(self.skeleton, weights, self.log_source.cpu(), units.cpu())
+        changed = new.incoming != self.skeleton.incoming
+        self.revised = getattr(self, "revised", 0) + int(units.sum())
+        self.rechosen += int(changed.sum())
+        self.log_source = torch.where(units, -self.log_target, self.log_source)
+        if bool(changed.any()):
+            self.skeleton = new
+            self._follow_skeleton()
+
+    # Memory ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Metric, skeleton and counters."""
+        return {
+            "log_source": self.log_source,
+            "log_target": self.log_target,
+            "incoming": self.skeleton.incoming,
+            "outgoing": self.skeleton.outgoing,
+            "rechosen": self.rechosen,
+            "limited": self.limited,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        self.log_source = state["log_source"].to(self.device)
+        self.log_target = state["log_target"].to(self.device)
+        self.rechosen, self.limited = state["rechosen"], state["limited"]
+        edges = (state[name].cpu() for name in ("incoming", "outgoing"))
+        self.skeleton = skeleton_of(self.skeleton.graph, *edges)
+        self._follow_skeleton()
+
+
+_LIMIT = math.log(2)
+_DRIFT = math.log(4)
+
+
+def _flow(weight: Tensor, gradient: Tensor, part: Tensor, group: dict[str, Any]) -> None:
+    r"""Sum :math:`\delta_e w_e` over what leaves each unit, without a full-size temporary."""
+    decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
+    rows = max(1, SIZE // max(weight.shape[1], 1))
+    if part.shape == weight.shape or part.shape[0] != 1 or weight.shape[0] <= rows:
+        product = weight * gradient
+        product = product.mul_(sign) if sign < 0 else product
+        product = product.addcmul_(weight, weight, value=decay) if decay else product
+        dims = [d for d in (0, 1) if part.shape[d] == 1 and weight.shape[d] > 1]
+        part.copy_(product.sum(dims, keepdim=True) if dims else product)
+        return
+    total = torch.zeros(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
+    for start in range(0, weight.shape[0], rows):
+        w, g = weight[start : start + rows], gradient[start : start + rows]
+        total[: len(w)].addcmul_(w, g, value=sign)
+        if decay:
+            total[: len(w)].addcmul_(w, w, value=decay)
+    torch.sum(total, 0, keepdim=True, out=part)

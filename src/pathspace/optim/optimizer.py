@@ -1,0 +1,344 @@
+r"""The step of every optimizer here: where it is taken times how.
+
+A *space* says where: for every weight a factor :math:`s_e`, so that :math:`s_e\,\partial l/\partial
+w_e` is the gradient in coordinates that rescaling does not touch. A *rule* says how: it turns these
+gradients into updates u. The step is
+
+.. math:: w_e \leftarrow b_e\,(w_e - \eta\, s_e u_e),
+
+with b = 1 unless the coordinates are basis-path values, where changing a root's value rescales
+what leaves its units.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathspace.errors import PathspaceError
+from pathspace.network import Edge, Network
+from pathspace.optim.blocks import SIZE, Batch, Leaf, cut
+from pathspace.optim.rules import Group, Rule, State, is_linear
+
+
+class Space(ABC):
+    """Where steps are taken: the factors of all weights, renewed at every step.
+
+    Attributes:
+        source: by leaf, the part of :math:`s_e` that depends on the source of a weight.
+        target: by leaf, the part that depends on its target, or all of it.
+        back: by leaf, :math:`b_e`.
+        seen: by leaf, whether :meth:`inspect` notices a gradient that is not finite.
+    """
+
+    source: Sequence[Tensor | None]
+    target: Sequence[Tensor | None]
+    back: Sequence[Tensor | None]
+    seen: Sequence[bool]
+
+    @abstractmethod
+    def arrange(self, leaves: Sequence[Leaf]) -> None:
+        """Prepare for these leaves; called again when they change."""
+
+    def inspect(self, step: Step) -> bool:
+        """Look at the gradients; whether they are finite as far as they are looked at."""
+        return True
+
+    @abstractmethod
+    def prepare(self, step: Step) -> None:
+        """Renew the factors."""
+
+    def penalty(self, batch: Batch, step: Step) -> Sequence[Tensor] | None:
+        """What a regularizer that belongs to the space adds to the gradients of a batch."""
+        return None
+
+    def finish(self, step: Step) -> None:
+        """What is left to do when all weights have been updated."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the space remembers between steps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+
+
+class Step:
+    """What one step works on: leaves, their gradients, states and groups."""
+
+    def __init__(
+        self,
+        optimizer: InvariantOptimizer,
+        leaves: Sequence[Leaf],
+        batches: Sequence[Batch],
+        linear: bool,
+    ) -> None:
+        self.leaves, self.batches, self.linear = leaves, batches, linear
+        self.groups, self.rule = optimizer.param_groups, optimizer.rule
+        self.states: list[State] = [{} for _ in leaves]
+        self.weights = [leaf.weight for leaf in leaves]
+        self.gradients: list[Tensor | None] = [None] * len(leaves)
+
+    def group(self, leaf: Leaf) -> Group:
+        """The hyper-parameters of a leaf."""
+        return self.groups[leaf.group]
+
+
+class InvariantOptimizer(torch.optim.Optimizer):
+    """A torch optimizer whose steps do not notice a rescaling of the network.
+
+    Parameters that the graph does not reach get the plain rule (:attr:`plain` lists them).
+
+    Attributes:
+        network: the traced network.
+        skipped: number of steps that were not taken because a gradient was not finite.
+    """
+
+    rule: Rule
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        *,
+        network: Network,
+        space: Space,
+        nonfinite: str = "skip",
+    ) -> None:
+        if not isinstance(network, Network):
+            raise TypeError(
+                f"network must be what pathspace.trace returns, not {type(network).__name__}"
+            )
+        if nonfinite not in ("skip", "raise"):
+            raise ValueError(f'nonfinite must be "skip" or "raise", not {nonfinite!r}')
+        self.network, self.space, self.nonfinite = network, space, nonfinite
+        self.skipped = 0
+        self._leaves: list[Leaf] = []
+        self._signature: tuple[Any, ...] = ()
+        super().__init__(params, defaults)
+        self._arranged()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as in torch; its settings are checked."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if not group["weight_decay"] >= 0:
+            raise ValueError(f"weight_decay must not be negative, not {group['weight_decay']}")
+        self.rule.check(group)
+
+    @property
+    def plain(self) -> list[str]:
+        """Parameters that get the plain rule: no weight of theirs meets a free scale."""
+        return [leaf.name for leaf in self._arranged() if leaf.edge is None or _is_fixed(leaf.edge)]
+
+    # One step ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take one step; ``closure`` evaluates the model again and returns the loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        leaves = self._arranged()
+        step = self._step_of(leaves)
+        if all(gradient is None for gradient in step.gradients):
+            return loss
+        for leaf in leaves:
+            leaf.load()
+        if not (_finite(step, self.space.seen) and self.space.inspect(step)):
+            self._not_finite(step)
+            return loss
+        for state in step.states:
+            if state:
+                state["step"] += 1
+        self.space.prepare(step)
+        for batch in step.batches:
+            self._update(batch, step)
+        self.space.finish(step)
+        for leaf in leaves:
+            leaf.store()
+        return loss
+
+    def _update(self, batch: Batch, step: Step) -> None:
+        """Step the weights of one batch of blocks."""
+        space, group = self.space, self.param_groups[batch.group]
+        given = [block for block in batch.blocks if step.gradients[block.place] is not None]
+        if not given:
+            return
+        if len(given) < len(batch.blocks):
+            batch = Batch(batch.group, batch.dtype, given)
+        weights, gradients = batch.all_of(step.weights), batch.all_of(step.gradients)
+        source, target = batch.of(space.source), batch.of(space.target)
+        gradients = _complete(gradients, weights, group)
+        if penalty := space.penalty(batch, step):
+            gradients = torch._foreach_add(gradients, penalty)
+        if step.linear:  # the factors hold the squares of s
+            updates = _times(gradients, target)
+        else:
+            scaled = _times(_times(gradients, source), target)
+            states = [
+                {k: block.of(v) if v.dim() else v for k, v in step.states[block.place].items()}
+                for block in batch.blocks
+            ]
+            updates = _times(self.rule.update(_owned(scaled, gradients), states, group), target)
+        rate = -float(group["lr"])
+        if source is None:
+            torch._foreach_add_(weights, updates, alpha=rate)
+        else:
+            torch._foreach_addcmul_(weights, updates, source, rate)
+        if back := batch.of(space.back):
+            torch._foreach_mul_(weights, back)
+
+    # Bookkeeping -------------------------------------------------------------------------------
+
+    def _arranged(self) -> list[Leaf]:
+        """The leaves, made anew when parameters came, went, moved or were frozen."""
+        signature = tuple(
+            (p.data_ptr(), p.requires_grad) for group in self.param_groups for p in group["params"]
+        )
+        if signature != self._signature:
+            self._signature = signature
+            self._leaves = self._make_leaves()
+            self._batches = cut(self._leaves)
+            self.space.arrange(self._leaves)
+        return self._leaves
+
+    def _make_leaves(self) -> list[Leaf]:
+        edges = {edge.parameter: edge for edge in self.network.edges}
+        edge_of: dict[int, Edge] = {}
+        name_of: dict[int, str] = {}
+        for name, parameter in self.network.parameters().items():
+            name_of.setdefault(id(parameter), name)
+            if name in edges:
+                name_of[id(parameter)] = name
+                edge_of[id(parameter)] = edges[name]
+        leaves, known = [], False
+        for number, group in enumerate(self.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                known |= id(parameter) in name_of
+                if not parameter.requires_grad:
+                    continue
+                if not parameter.is_floating_point():
+                    raise PathspaceError(f"parameters must be real numbers, not {parameter.dtype}")
+                name = name_of.get(id(parameter), f"parameter {place} of group {number}")
+                leaves.append(Leaf(parameter, name, number, edge_of.get(id(parameter))))
+        if not known:
+            raise PathspaceError(
+                "none of these parameters belongs to network.model; trace the model whose "
+                "parameters you pass, after moving or copying it"
+            )
+        return leaves
+
+    def _step_of(self, leaves: list[Leaf]) -> Step:
+        """Collect gradients and states; states are made at a parameter's first gradient."""
+        linear = all(is_linear(self.rule, group) for group in self.param_groups)
+        step = Step(self, leaves, self._batches, linear)
+        for place, leaf in enumerate(leaves):
+            gradient = leaf.parameter.grad
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                raise PathspaceError(
+                    f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
+                )
+            gradient = leaf.matrix(gradient)
+            step.gradients[place] = gradient if leaf.dtype == gradient.dtype else gradient.to(leaf.dtype)
+            if not linear:
+                step.states[place] = self._state_of(leaf)
+        return step
+
+    def _state_of(self, leaf: Leaf) -> State:
+        """A parameter's state, its tensors as matrices."""
+        state = self.state[leaf.parameter]
+        if not state:
+            for buffer in self.rule.buffers(self.param_groups[leaf.group]):
+                state[buffer.name] = torch.full_like(
+                    leaf.parameter, buffer.initial, dtype=leaf.dtype
+                )
+            state["step"] = torch.zeros((), dtype=torch.float32)
+        return {k: leaf.matrix(v) if v.dim() or k != "step" else v for k, v in state.items()}
+
+    def _not_finite(self, step: Step) -> None:
+        self.skipped += 1
+        names = [
+            leaf.name
+            for leaf, gradient in zip(step.leaves, step.gradients, strict=True)
+            if gradient is not None and not bool(gradient.isfinite().all())
+        ]
+        where = ", ".join(f"`{name}`" for name in names) or "a product of weight and gradient"
+        message = f"{where} is not finite; the step was not taken and no weight has changed"
+        if self.nonfinite == "raise":
+            raise FloatingPointError(message)
+        if self.skipped == 1:
+            warnings.warn(message + " (said once; `skipped` counts)", RuntimeWarning, stacklevel=4)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in torch, with what the space remembers under ``"space"``."""
+        return {**super().state_dict(), "space": self.space.state_dict(), "skipped": self.skipped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        for key in ("space", "skipped"):
+            if key not in state_dict:
+                raise PathspaceError(f"the state has no {key!r}: it is of another kind of optimizer")
+        super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
+        self.skipped = state_dict["skipped"]
+        self._arranged()
+        self.space.load_state_dict(state_dict["space"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("network", "space", "nonfinite", "skipped")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in kept}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        remembered = state["space"].state_dict() if "space" in state else None
+        super().__setstate__(state)
+        if remembered is not None:
+            self._leaves, self._signature = [], ()
+            self._arranged()
+            self.space.load_state_dict(remembered)
+
+
+def _complete(
+    gradients: Sequence[Tensor], weights: Sequence[Tensor], group: Group
+) -> Sequence[Tensor]:
+    """The gradients with their sign and the weight decay of the group."""
+    if group["maximize"]:
+        gradients = torch._foreach_neg(gradients)
+    if group["weight_decay"]:
+        gradients = torch._foreach_add(gradients, weights, alpha=float(group["weight_decay"]))
+    return gradients
+
+
+def _times(tensors: Sequence[Tensor], factors: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    return tensors if factors is None else torch._foreach_mul(tensors, factors)
+
+
+def _owned(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Tensors that a rule may overwrite: not the gradients themselves."""
+    return [t.clone() for t in tensors] if tensors is originals else tensors
+
+
+def _finite(step: Step, seen: Sequence[bool]) -> bool:
+    """Whether the gradients that the space has not looked at are finite."""
+    unseen = [
+        gradient
+        for gradient, looked_at in zip(step.gradients, seen, strict=True)
+        if gradient is not None and not looked_at
+    ]
+    small = [gradient.reshape(-1) for gradient in unseen if gradient.numel() < SIZE]
+    sums = [gradient.sum().item() for gradient in unseen if gradient.numel() >= SIZE]
+    if small:
+        sums.append(torch.cat(small).sum().item())
+    return math.isfinite(sum(sums))  # a sum is finite only if all its terms are
+
+
+def _is_fixed(edge: Edge) -> bool:
+    return not (edge.from_free or edge.into_free)

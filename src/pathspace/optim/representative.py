@@ -1,0 +1,66 @@
+r"""The representative of a network's class whose coordinates a step is measured in.
+
+Every class has one network in which the weights that enter a unit have the norm
+:math:`\sqrt 2` (the norm they have on average after He's initialisation). In its weights a gradient
+step is what SGD would do after such an initialisation, however the network is scaled at present.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pathspace.network import Edge
+from pathspace.weightgraph import sum_to
+
+
+def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -> Tensor:
+    r"""Logarithms of the scales that give what enters every unit the norm :math:`\sqrt 2`.
+
+    One sweep in the order of computation. What counts for a unit are the weights of the first
+    tensor that writes it, biases apart; a unit that only constants enter (behind a batch norm)
+    gets the norm 1, as its initial weight has. Scales that nothing enters stay as they are.
+
+    Args:
+        edges: the edges, in the order in which the network computes.
+        weights: the weights by name.
+        size: number of scales, the pinned one included.
+
+    Returns:
+        (size,) logarithms, 0 for the pinned scale.
+    """
+    logs = torch.zeros(size, dtype=torch.float64)
+    known = torch.zeros(size, dtype=torch.bool)
+    known[0] = True
+    waiting: list[tuple[Edge, Tensor]] = []
+    for edge in edges:
+        scales = edge.target_scale.reshape(-1)
+        if bool(known[scales].all()):
+            continue
+        square = _entering(edge, weights[edge.parameter], logs)
+        if edge.from_constant:
+            waiting.append((edge, square))
+            continue
+        _settle(logs, known, scales, square, 0.5 * math.log(2))
+    total = torch.zeros(size, dtype=torch.float64)
+    for edge, square in waiting:
+        total.index_add_(0, edge.target_scale.reshape(-1), square)
+    _settle(logs, known, torch.arange(size), total, 0.0)
+    return logs
+
+
+def _entering(edge: Edge, weight: Tensor, logs: Tensor) -> Tensor:
+    """Sums of squares over what enters each unit, sources rescaled."""
+    square = weight.detach().to("cpu", torch.float64).square()
+    square = square * (-2 * logs[edge.source_scale]).exp()
+    return sum_to(square, edge.target_scale.shape).reshape(-1)
+
+
+def _settle(logs: Tensor, known: Tensor, scales: Tensor, square: Tensor, norm: float) -> None:
+    total = torch.zeros_like(logs).index_add_(0, scales, square)
+    new = (total > 0) & ~known
+    logs[new] = norm - total[new].log() / 2
+    known |= new

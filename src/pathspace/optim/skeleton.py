@@ -1,0 +1,75 @@
+"""The skeleton that training uses: of the graph of train mode, as far as weights may move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pathspace.network import Network
+from pathspace.skeleton import Choice, Skeleton, _choose, _fill, _order_of_computation
+from pathspace.weightgraph import WeightGraph
+
+
+def training_skeleton(
+    network: Network, weights: Mapping[str, Tensor], relabel: Tensor, choice: Choice
+) -> Skeleton:
+    """A skeleton for all units that can have one; the edges of the others are -1.
+
+    Without are units that count as pinned (``relabel`` is 0 for them, as where a frozen weight
+    meets them), units in front of a batch norm, which no weight leaves, and dead ones, all of
+    whose weights on one side are zero. They take part like pinned units: their weights are
+    coordinates of their own.
+    """
+    kept = relabel.clone()
+    while True:
+        graph = WeightGraph(network, folded=False, relabel=kept)
+        incoming = _choose(graph, dict(weights), "target", choice, None)
+        outgoing = _choose(graph, dict(weights), "source", choice, None)
+        missing = ((incoming < 0) | (outgoing < 0)) & (kept == torch.arange(len(kept)))
+        missing[0] = False
+        if not bool(missing.any()):
+            return skeleton_of(graph, incoming, outgoing)
+        kept = torch.where(missing[kept], 0, kept)
+
+
+def skeleton_of(graph: WeightGraph, incoming: Tensor, outgoing: Tensor) -> Skeleton:
+    """The skeleton with these edges, -1 for units that have none."""
+    parent = graph.places(incoming).ends()[0]
+    child = graph.places(outgoing).ends()[1]
+    return Skeleton(graph, incoming, outgoing, parent, child)
+
+
+def rechosen(
+    skeleton: Skeleton, weights: Mapping[str, Tensor], log_source: Tensor, units: Tensor
+) -> Skeleton:
+    """The skeleton with the largest in-edges for some units, where they are twice as large.
+
+    Sizes are those after division by the factors of the weights' sources; an in-edge must come
+    from a unit that is computed earlier.
+    """
+    graph = skeleton.graph
+    rank = _order_of_computation(graph, "target")
+    numbers = torch.where(units, -1, skeleton.incoming)
+    logs = torch.where(torch.arange(len(units)) > 0, log_source, 0.0)
+    for constant in (False, True):
+        numbers = _fill(numbers, graph, dict(weights), "target", rank, logs, constant)
+    sizes = []
+    for chosen in (skeleton.incoming, numbers):
+        places = graph.places(chosen)
+        sizes.append(places.take(weights, 0.0).abs().log() - logs[places.ends()[0]])
+    better = (numbers >= 0) & units & (sizes[1] > sizes[0] + _CLEARLY)
+    new = skeleton_of(graph, torch.where(better, numbers, skeleton.incoming), skeleton.outgoing)
+    return new if _is_forest(new.parent) else skeleton
+
+
+def _is_forest(parent: Tensor) -> bool:
+    """Whether following parents always ends at the pinned scale."""
+    walk = parent
+    for _ in range(len(parent).bit_length()):
+        walk = walk[walk]
+    return not bool(walk.any())
+
+
+_CLEARLY = 0.6931471805599453  # a new in-edge must be twice as large as the old one
