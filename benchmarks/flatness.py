@@ -1,8 +1,9 @@
-"""Path-space trace against a plain weight-space Hessian-vector loop, with as many probes.
+"""Flatness in path space: its time against a plain loop, and its change under rescaling.
 
-The plain loop knows nothing of paths: for every batch it builds the graph of the gradient once and
-takes one Hessian-vector product per probe through it. It is also timed with the whole graph built
-anew for every probe, as such loops are often written; that one is shown without a goal.
+The trace is timed against a plain weight-space loop with as many probes, which knows nothing of
+paths: for every batch it builds the graph of the gradient once and takes one Hessian-vector product
+per probe through it. It is also timed with the whole graph built anew for every probe, as such
+loops are often written; that one is shown without a goal.
 
 Run from the root of the repository: python -m benchmarks.flatness [--repeats N] [--json FILE]
 """
@@ -14,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from benchmarks.report import Measurement, main
 from benchmarks.timing import interleaved
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import pathspace as ps
 from pathspace.evaluation import Objective
 from pathspace.experiments import models
-from pathspace.flatness import PathCoordinates, WeightCoordinates, trace_flatness
+from pathspace.flatness import PathCoordinates, WeightCoordinates, flatness, trace_flatness
 from pathspace.flatness.sampling import random_probes
 
 PROBES = 20
@@ -70,9 +72,55 @@ def measure(repeats: int) -> list[Measurement]:
             Measurement(
                 f"{label}: plain, graph anew", seconds["plain anew"] / seconds["plain"], unit
             ),
+            Measurement(
+                f"{label}: paths, with basis",
+                (seconds["basis"] + seconds["paths"]) / seconds["plain"],
+                unit,
+            ),
             Measurement(f"{label}: basis, once", 1000 * seconds["basis"], "ms"),
         ]
-    return results
+    return results + rescaled()
+
+
+def rescaled() -> list[Measurement]:
+    """How much every measure changes when a trained network is rescaled by e^N(0, 1)."""
+    digits = load_digits()
+    x = torch.tensor(digits.data / 16)  # float64
+    y = torch.tensor(digits.target)
+    torch.manual_seed(0)
+    model = models.build("mlp:64-32-32-10").double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for _ in range(200):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    network = ps.trace(model, x)
+    kinds = ("ball", "trace", "expected", "adaptive")
+    cells = [(space, kind) for space in ("paths", "weights") for kind in kinds]
+
+    def values() -> dict[tuple[str, str], float]:
+        return {
+            (space, kind): flatness(network, F.cross_entropy, (x, y), space=space, kind=kind).value
+            for space, kind in cells
+        }
+
+    before = values()
+    ps.rescale_(network, ps.random_rescaling(network, generator=torch.Generator().manual_seed(0)))
+    after = values()
+    print(f"{'digits, 64-32-32-10':<24}{'trained':>14}{'rescaled':>14}{'ratio':>14}")
+    for space, kind in cells:
+        old, new = before[space, kind], after[space, kind]
+        print(f"{f'{space}, {kind}':<24}{old:>14.6g}{new:>14.6g}{new / old:>14.6g}")
+    print()
+    return [
+        Measurement(
+            f"rescaled: {space}, {kind}",
+            abs(after[space, kind] / before[space, kind] - 1) * 1e6,
+            "× 1e-6",
+            1.0 if space == "paths" else None,
+        )
+        for space, kind in cells
+    ]
 
 
 def plain(model: nn.Module, data: Data) -> float:

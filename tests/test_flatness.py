@@ -84,6 +84,16 @@ def test_hutchpp_is_exact_for_a_hessian_of_low_rank():
     assert plain.standard_error > 1e-3 * plain.value
 
 
+def test_the_method_follows_the_size(monkeypatch):
+    network, data = classifier(10, 30, 10, samples=5)  # 610 paths
+    options = {"kind": "trace", "max_probes": 40}
+    assert flatness(network, F.cross_entropy, data, **options).details["method"] == "hutch++"
+    monkeypatch.setattr("pathspace.flatness.trace.BLOCK", 6000)
+    assert flatness(network, F.cross_entropy, data, **options).details["method"] == "hutchinson"
+    monkeypatch.setattr("pathspace.flatness.trace.SMALL", 610)
+    assert flatness(network, F.cross_entropy, data, **options).details["method"] == "exact"
+
+
 def test_probes_stop_at_their_number_and_say_so():
     network, data, _ = quadratic()
     found = flatness(
@@ -474,6 +484,13 @@ def test_printing():
     assert "expected flatness of 45 paths" in str(found)
     assert "±" in str(found)
     assert "perturbation" not in repr(found)
+
+
+def test_a_network_without_a_finite_loss_is_refused():
+    network, data = classifier(3, 4, 2)
+    network.model[0].weight.data[0, 0] = math.nan
+    with pytest.raises(ps.PathspaceError, match="loss of the network itself is nan"):
+        flatness(network, F.cross_entropy, data, space="weights", kind="ball", steps=1)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import pathspace as ps
 from cases import CASES
 from pathspace.evaluation import Objective
-from pathspace.flatness.coordinates import PathCoordinates, WeightCoordinates
-from pathspace.flatness.derivatives import gradients, hessian_products, losses, quadratic_forms
+from pathspace.flatness import PathCoordinates, WeightCoordinates
+from pathspace.flatness.derivatives import (
+    block_sizes,
+    gradients,
+    hessian_products,
+    losses,
+    quadratic_forms,
+)
 
 SPACES = {
     "weights": WeightCoordinates,
@@ -109,6 +115,7 @@ def test_many_directions_do_not_need_much_memory_at_once(monkeypatch):
     monkeypatch.setattr(objective, "batches", lambda: passes.append(1) or original())
     torch.testing.assert_close(quadratic_forms(objective, coordinates, z)[1], together)
     assert len(passes) == 4  # two directions in each pass over the data
+    assert list(block_sizes(7, coordinates)) == [2, 2, 2, 1]
 
 
 def test_equations_20_and_21_are_the_map_from_values_to_weights():

@@ -118,6 +118,29 @@ def test_many_points_at_once_equal_one_after_the_other(case: Case, space: Any) -
     assert many.about["key"]["chunk"] == (1 if convolutions else 7)
 
 
+CROSS_ENTROPIES = {
+    "function": (F.cross_entropy, torch.arange(12) % 3),
+    "module": (nn.CrossEntropyLoss(), torch.arange(12) % 3),
+    "some ignored": (F.cross_entropy, torch.tensor([0, 1, 2, -100] * 3)),
+    "others ignored": (nn.CrossEntropyLoss(ignore_index=2), torch.tensor([0, 1, 2, 0] * 3)),
+    "weighted": (nn.CrossEntropyLoss(torch.arange(1.0, 4).double()), torch.arange(12) % 3),
+    "smoothed": (nn.CrossEntropyLoss(label_smoothing=0.1), torch.arange(12) % 3),
+    "probabilities": (F.cross_entropy, torch.eye(3).double().repeat(4, 1) / 2),
+}
+
+
+@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+def test_cross_entropy_of_many_points(name: str) -> None:
+    loss, target = CROSS_ENTROPIES[name]
+    network, data = trained()
+    batch = (data[0][0], target)
+    many, loop = (
+        landscape(network, loss, batch, grid=4, space="weights", chunk=chunk) for chunk in (5, 1)
+    )
+    assert many.about["key"]["chunk"] == 5
+    torch.testing.assert_close(many.losses, loop.losses, rtol=1e-12, atol=0)
+
+
 def test_first_layer_meets_the_data_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
     network, data = trained()
     products = []
@@ -160,6 +183,18 @@ class Shapes(nn.Module):
         return self.b(torch.relu_(self.a(x)) + torch.ones(x.shape[0], 1).to(x))
 
 
+class Tied(nn.Module):
+    """One weight under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x).relu()).relu())
+
+
 class Viewing(nn.Module):
     """Keeps a view of what its activation could overwrite."""
 
@@ -198,6 +233,7 @@ class Overwriting(nn.Module):
 
 ONE_BY_ONE = {"two outputs", "overwriting"}
 ODD = {
+    "tied": (Tied, (3,), F.mse_loss),
     "view": (Viewing, (3,), F.mse_loss),
     "shapes": (Shapes, (6, 1), F.mse_loss),
     "two outputs": (Ending, (3,), lambda outputs, y: F.mse_loss(outputs[0], y)),
@@ -248,14 +284,13 @@ def test_odd_models(name: str, space: Any) -> None:
     torch.testing.assert_close(found.losses, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_gain_of_statistics_stays(recwarn: pytest.WarningsRecorder) -> None:
+def test_gain_of_statistics_stays() -> None:
     model, x = Case("", ODD["input normalized"][0], (3,)).make()
     network = ps.trace(model, x)
     state = {name: tensor.detach() for name, tensor in network.state().items()}
     for basis in (None, ps.BasisPaths(network)):
-        coordinates = Coordinates(WeightGraph(network), state, basis)
-        if basis is not None:
-            coordinates = Coordinates(basis.graph, state, basis)
+        graph = WeightGraph(network) if basis is None else basis.graph
+        coordinates = Coordinates(graph, state, basis)
         parts = coordinates.unflat(torch.ones(coordinates.size).double())
         assert not parts["0.running_var"].any()
 
@@ -547,6 +582,12 @@ def test_default_scale_keeps_the_grid_in_the_chart() -> None:
     assert found.about["reach"] == pytest.approx(1 / 0.9)
     published = landscape(network, F.cross_entropy, data, grid=5, skeleton="modulo", scale=0.05)
     assert published.outside.any()
+    assert "at the published 0.05 roots of the skeleton would go" in found.notes[0]
+    assert not landscape(network, F.cross_entropy, data, grid=3, space="weights").notes
+    ps.skeleton_init_(network)  # the papers' setting, where 0.05 is small
+    papers = landscape(network, F.cross_entropy, data, grid=5, skeleton="modulo")
+    assert papers.about["scale"] == 0.05
+    assert not papers.notes
 
 
 # Several models ----------------------------------------------------------------------------------

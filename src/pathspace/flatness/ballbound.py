@@ -15,7 +15,7 @@ from pathspace.bounds.chain import Chain, fully_connected
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Objective
 from pathspace.flatness.balance import PathBalance, path_balance
-from pathspace.flatness.coordinates import PathCoordinates, SkeletonChoice
+from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
 from pathspace.network import Network
 
 
@@ -96,7 +96,7 @@ def ball_bound(
     radii = [math.inf] * (len(chain.weights) - 1)
     largest_norm = 0.0
     for batch in Objective(network, _no_loss, data, dtype=torch.float64).batches():
-        y = batch.args[0].flatten(1)
+        y = next(iter((*batch.args, *batch.kwargs.values()))).flatten(1)
         for k, inputs, radius in _layers(chain, kept, roots, y):
             radii[k] = min(radii[k], radius)
             largest_norm = max(largest_norm, float(inputs.norm(dim=1).max()))

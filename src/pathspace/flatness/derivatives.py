@@ -91,7 +91,6 @@ def hessian_products(objective: Objective, coordinates: Coordinates, directions:
     found: list[Tensor] = []
     for block in blocks(directions, coordinates):
         tangents = [coordinates.tangent(direction) for direction in block]
-
         along = [_parts(tangent, coordinates) for tangent in tangents]
 
         def on(batch: Batch, along: Sequence[Parts] = along) -> tuple[Tensor, ...]:
@@ -119,8 +118,18 @@ def average(objective: Objective, on: Callable[[Batch], tuple[Tensor, ...]]) -> 
 
 def blocks(rows: Tensor, coordinates: Coordinates) -> Iterator[Tensor]:
     """The rows in as many pieces as memory asks for."""
-    size = max(1, min(TOGETHER, BLOCK // max(1, coordinates.graph.m)))
-    yield from rows.split(size)
+    yield from rows.split(_together(coordinates))
+
+
+def block_sizes(count: int, coordinates: Coordinates) -> Iterator[int]:
+    """The numbers of rows of these pieces, for those who make the rows on the way."""
+    size = _together(coordinates)
+    for start in range(0, count, size):
+        yield min(size, count - start)
+
+
+def _together(coordinates: Coordinates) -> int:
+    return max(1, min(TOGETHER, BLOCK // max(1, coordinates.graph.m)))
 
 
 def _differentiable(

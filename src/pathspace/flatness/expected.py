@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathspace.evaluation import Objective
 from pathspace.flatness.coordinates import Coordinates
-from pathspace.flatness.derivatives import losses
+from pathspace.flatness.derivatives import block_sizes, losses
 from pathspace.flatness.result import Details, Flatness
 from pathspace.flatness.sampling import sample_until, standard_error
 
@@ -68,10 +68,13 @@ def expected_flatness(
 
     def draw(count: int) -> Tensor:
         nonlocal radius
-        moved = perturbations(coordinates, sigma, count, generator)
-        radius = max(radius, float(moved.norm(dim=1).max()))
-        points = torch.cat([coordinates.point + moved, coordinates.point - moved])
-        return losses(objective, coordinates, points).view(2, count).mean(0) - loss
+        rises = []
+        for size in block_sizes(count, coordinates):
+            moved = perturbations(coordinates, sigma, size, generator)
+            radius = max(radius, float(moved.norm(dim=1).max()))
+            points = torch.cat([coordinates.point + moved, coordinates.point - moved])
+            rises.append(losses(objective, coordinates, points).view(2, size).mean(0) - loss)
+        return torch.cat(rises)
 
     samples, converged = sample_until(
         draw, rtol=rtol, least=min(8, max_pairs), most=max_pairs, block=8, offset=0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,18 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
 from pathspace.flatness.ball import adaptive_sharpness, ball_flatness
-from pathspace.flatness.coordinates import (
-    Coordinates,
-    PathCoordinates,
-    SkeletonChoice,
-    Space,
-    WeightCoordinates,
-)
+from pathspace.flatness.coordinates import Coordinates, Space
 from pathspace.flatness.expected import expected_flatness
+from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
 from pathspace.flatness.result import Flatness, Kind, Spread
 from pathspace.flatness.trace import trace_flatness
+from pathspace.flatness.weights import WeightCoordinates
 from pathspace.network import Network
 from pathspace.skeleton import choose_skeleton
 
@@ -115,6 +113,8 @@ def flatness(
     objective = Objective(network, loss, data, dtype=dtype)
     place = coordinates(network, space, choice, state=state, dtype=dtype)
     result = estimator(objective, place, seed=seed, **options)
+    if not math.isfinite(result.loss):
+        raise PathspaceError(f"the loss of the network itself is {result.loss}; it has no flatness")
     if not skeletons:
         return result
     generator = torch.Generator().manual_seed(seed)

@@ -12,8 +12,8 @@ from torch import Tensor
 from pathspace.bounds import Bound, pac_bayes_bound
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
-from pathspace.flatness.coordinates import PathCoordinates, SkeletonChoice
 from pathspace.flatness.expected import expected_flatness, log_kept
+from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
 from pathspace.flatness.result import Flatness
 from pathspace.network import Network
 

@@ -89,10 +89,10 @@ class Chart:
 
     def at(self, point: Tensor) -> Weights:
         """The state at one point (K,)."""
-        return {
-            name: tensor[0] if name in self.moving else tensor
-            for name, tensor in self.states(point[None]).items()
-        }
+        states = self.states(point[None])
+        # One tensor per parameter, however many names it has: functional_call looks at identity.
+        first = {id(states[name]): states[name][0] for name in self.moving}
+        return {name: first.get(id(tensor), tensor) for name, tensor in states.items()}
 
     @cached_property
     def moving(self) -> frozenset[str]:

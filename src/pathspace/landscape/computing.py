@@ -17,6 +17,7 @@ from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
 from pathspace.landscape.chart import Coordinates, Space
 from pathspace.landscape.directions import (
+    SCALES,
     Directions,
     choose_directions,
     fitting_scale,
@@ -131,6 +132,7 @@ def landscape(
             "samples": sum(batch.size for batch in batches),
             "seed": seed if isinstance(directions, str) else None,
             "scale": scale,
+            "published scale": SCALES[directions] if isinstance(directions, str) else None,
             "reach": reach if math.isfinite(reach) else None,
             "key": key,
         }
@@ -246,7 +248,10 @@ def _full_state(network: Network, state: Mapping[str, Tensor] | None) -> dict[st
         if tensor.shape != own[entry].shape:
             shapes = f"{tuple(tensor.shape)}, in the model {tuple(own[entry].shape)}"
             raise PathspaceError(f"`{entry}` has shape {shapes}")
-    return {entry: tensor.detach() for entry, tensor in {**own, **(state or {})}.items()}
+    full = {**own, **(state or {})}
+    # One tensor per parameter, however many names it has: functional_call looks at identity.
+    detached = {id(tensor): tensor.detach() for tensor in full.values()}
+    return {entry: detached[id(tensor)] for entry, tensor in full.items()}
 
 
 def _coordinates(

@@ -66,7 +66,7 @@ class Landscape:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the picture should know: gaps, and losses that are not finite."""
+        """What a reader of the picture should know: gaps, tiny directions, losses not finite."""
         found = []
         gaps, total = int(self.outside.sum()), self.losses.numel()
         if gaps:
@@ -74,6 +74,14 @@ class Landscape:
                 f"{gaps} of {total} points are left out: on the way there a root of the skeleton "
                 "reaches zero, where basis-path values no longer determine the weights; with "
                 f"directions {self.about.get('reach', 0.0):.2g} times as long all of them fit"
+            )
+        scale, published = self.about.get("scale"), self.about.get("published scale")
+        fits = math.inf if not scale else scale * (self.about.get("reach") or math.inf)
+        if published and fits < published and not gaps:
+            found.append(
+                f"the directions have scale {scale:.2g}: at the published {published:g} roots of "
+                "the skeleton would go through zero (filter-normalized directions suit small roots "
+                "better than random ones)"
             )
         wild = int((~self.losses.isfinite() & ~self.outside).sum())
         if wild:

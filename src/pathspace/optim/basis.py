@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from pathspace.balancing import balance_weights
 from pathspace.basis import _follow
 from pathspace.network import Network
 from pathspace.optim.blocks import SIZE, Batch, Entries, Leaf, Side, Table
 from pathspace.optim.optimizer import Space, Step
+from pathspace.optim.carrying import carry
+from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.skeleton import rechosen, skeleton_of, training_skeleton
 from pathspace.signedlogs import log_product
 from pathspace.skeleton import Choice, Skeleton
@@ -33,6 +34,7 @@ from pathspace.weightgraph import relabelled
 
 Metric = Literal["normalized", "paper"]
 Roots = Literal["multiplicative", "additive"]
+Start = Literal["as_is", "skeleton_init"]
 SIDES: tuple[Side, Side] = ("target", "source")
 
 
@@ -50,17 +52,38 @@ class BasisSpace(Space):
     def __init__(
         self,
         network: Network,
-        choice: Choice,
-        metric: Metric,
-        roots: Roots,
-        decay: tuple[float, float] = (0.0, 0.0),
+        skeleton: Choice = "modulo",
+        metric: Metric = "normalized",
+        roots: Roots = "multiplicative",
+        start: Start = "as_is",
+        bp_decay: float | tuple[float, float] = 0.0,
     ) -> None:
-        self.network, self.choice, self.metric, self.roots = network, choice, metric, roots
-        self.decay = decay
+        super().__init__(network)
+        for name, value, allowed in (
+            ("skeleton", skeleton, get_args(Choice)),
+            ("metric", metric, get_args(Metric)),
+            ("roots", roots, get_args(Roots)),
+            ("start", start, get_args(Start)),
+        ):
+            if value not in allowed:
+                known = " or ".join(f'"{one}"' for one in allowed)
+                raise ValueError(f"{name} must be {known}, not {value!r}")
+        pair = bp_decay if isinstance(bp_decay, tuple) else (bp_decay, bp_decay)
+        if not (len(pair) == 2 and all(value >= 0 for value in pair)):
+            raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
+        self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
+        self.decay = (float(pair[0]), float(pair[1]))
         self.rechosen = self.limited = 0
         self.skeleton: Skeleton
         self.log_source = self.log_target = torch.zeros(0)
         self._trained: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"basis-path values (skeleton {self.choice!r}, metric {self.metric!r}, roots "
+            f"{self.roots!r}, start {self.start!r}, bp_decay {self.decay}); in-edges chosen anew: "
+            f"{self.rechosen}, root steps limited: {self.limited}"
+        )
 
     # Arranging ---------------------------------------------------------------------------------
 
@@ -73,8 +96,11 @@ class BasisSpace(Space):
                 leaf.edge = relabelled(leaf.edge, relabel)
         trained = tuple(leaf.name for leaf in leaves)
         if trained != self._trained:
-            self._trained = trained
-            self._start(relabel)
+            first, self._trained = self._trained is None, trained
+            self._begin(relabel)
+            if first and self.start == "skeleton_init":
+                self._set_skeleton()
+                self._begin(relabel)
         self._flow, self._source, self._back, self._inner = (
             Table(leaves, "source", self.device) for _ in range(4)
         )
@@ -95,22 +121,30 @@ class BasisSpace(Space):
                 relabel[behind] = torch.where(behind > 0, before, 0)
         return relabel
 
-    def _start(self, relabel: Tensor) -> None:
+    def _begin(self, relabel: Tensor) -> None:
         """A skeleton and a metric for the weights as they are."""
         network, size = self.network, self.network.H + 1
-        self._weights = {name: tensor.detach() for name, tensor in network.state().items()}
+        weights = {name: tensor.detach() for name, tensor in network.state().items()}
         for edge in network.edges:
             if edge.parameter not in (self._trained or ()):  # what must not move holds its units
                 for side in SIDES:
                     relabel = torch.where(torch.isin(relabel, edge.scale(side)), 0, relabel)
-        self.skeleton = training_skeleton(network, self._weights, relabel, self.choice)
-        movable = torch.ones(size, dtype=torch.bool)
-        movable[0] = False
+        self.skeleton = training_skeleton(network, weights, relabel, self.choice)
         logs = torch.zeros(size, dtype=torch.float64)
         if self.metric == "normalized":
-            logs[1:] = balance_weights(network.edges, self._weights, movable)
+            logs = he_scales(network.edges, weights, size)
         self.log_source = logs.to(self.device)
         self.log_target = -self.log_source
+
+    def _set_skeleton(self) -> None:
+        """Set all skeleton weights to 1, those of batch norms apart; this changes the function."""
+        numbers = torch.cat([self.skeleton.incoming, self.skeleton.outgoing])
+        norms = {norm.weight for norm in self.network.normalizations}
+        entries = Entries(self.skeleton.graph, self.leaves, numbers, self.device)
+        entries.parts = [part for part in entries.parts if self.leaves[part[0]].name not in norms]
+        entries.put_([leaf.weight for leaf in self.leaves], self.log_source.new_ones(len(numbers)))
+        for leaf in self.leaves:
+            leaf.store()
 
     def _follow_skeleton(self) -> None:
         """Prepare what the skeleton determines."""
@@ -129,6 +163,7 @@ class BasisSpace(Space):
         self._group = torch.zeros(size, dtype=torch.long, device=device)
         for place, rows, _ in self._entries.parts:
             self._group[rows[rows < size]] = self.leaves[place].group
+        self._he = torch.full((size,), 1 / HE, dtype=torch.float64, device=device)
         self._power = 0.0
 
     # One step ----------------------------------------------------------------------------------
@@ -191,24 +226,48 @@ class BasisSpace(Space):
 
     def _ratio(self, step: Step) -> Tensor:
         """Log R of every root; 0 for all others."""
+        change = self._change(step)
+        if self.roots == "multiplicative":
+            return change.clamp_(-_LIMIT, _LIMIT).neg_()
+        if bool((change >= 1).any()):  # a root would go through zero: here the coordinates end
+            self._revise((change >= 1)[self.owner], step)
+            change = self._change(step)
+            self.limited += int((change >= 1).sum())
+            change = torch.where(change >= 1, 1 - math.exp(-_LIMIT), change)
+        return torch.log1p(-change)
+
+    def _change(self, step: Step) -> Tensor:
+        """The relative change of every root's value in a step; 0 for all other units."""
         weights = self._entries.take(step.weights)
         products = (weights * self._gradients(weights, step)).view(2, -1)
-        self.old, roots = weights, weights[: products.shape[1]].abs()
-        leaving = torch.zeros_like(roots).index_add_(0, self.owner, self.leaving - products[1])
+        self.old = weights
+        leaving = torch.zeros_like(self.leaving)
+        leaving.index_add_(0, self.owner, self.leaving - products[1])
         slope = products[0] - leaving
         if self.decay[1]:
             slope += 2 * self.decay[1] * self.log_value
         slope *= self.is_root
-        inverse = (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
+        unit = self._unit(weights)
         if step.linear:
-            change = slope.mul_(inverse).mul_(inverse)
+            change = slope.mul_(unit).mul_(unit)
         else:
-            change = self._ruled(slope.mul_(inverse), step).mul_(inverse)
-        change = change.mul_(self._rates(step)).nan_to_num_(0.0)  # 0/0 where there is no root
-        ratio = change.clamp_(-_LIMIT, _LIMIT).neg_()
+            change = self._ruled(slope.mul_(unit), step).mul_(unit)
+        change = change.mul_(self._rates(step))
         if any(gradient is None for gradient in step.gradients):
-            ratio.masked_fill_(self._blocked(step), 0.0)
-        return ratio
+            change.masked_fill_(self._blocked(step), 0.0)
+        return change
+
+    def _unit(self, weights: Tensor) -> Tensor:
+        r"""The slope along a root's coordinate over that along its logarithm.
+
+        For the coordinate :math:`\tilde v_a` itself that is :math:`1/\tilde v_a`. The
+        coordinate of a multiplicative root is its logarithm, in units such that scaling all that
+        enters the unit, whose norm is He's, is a step of the same length.
+        """
+        if self.roots == "multiplicative" and self.metric == "normalized":
+            return self._he
+        roots = weights[: len(self.log_source)].abs()
+        return (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
 
     def _rates(self, step: Step) -> Tensor | float:
         """The learning rates of the roots."""
@@ -279,17 +338,21 @@ class BasisSpace(Space):
                 self._revise(drift.abs() > _DRIFT, step)
 
     def _revise(self, units: Tensor, step: Step) -> None:
-        """Choose the in-edges of some units anew, and measure what leaves them anew."""
-        weights = {leaf.name: leaf.parameter.detach() for leaf in self.leaves}
+        """Choose the in-edges of some units anew, and measure what leaves them anew.
+
+        The function does not move, and the momentum is carried over to the new coordinates.
+        """
         for leaf in self.leaves:
             leaf.store()
-        new = rechosen(self.skeleton, weights, self.log_source.cpu(), units.cpu())
-        changed = new.incoming != self.skeleton.incoming
-        self.revised = getattr(self, "revised", 0) + int(units.sum())
-        self.rechosen += int(changed.sum())
-        self.log_source = torch.where(units, -self.log_target, self.log_source)
-        if bool(changed.any()):
-            self.skeleton = new
+        weights = {leaf.name: leaf.parameter.detach() for leaf in self.leaves}
+        concerned = (units & self.is_root).cpu()
+        new = rechosen(self.skeleton, weights, self.log_source.cpu(), concerned)
+        log_source = self.log_source
+        if self.metric == "normalized":
+            log_source = torch.where(units & self.has, -self.log_target, log_source)
+        with carry(self, step):
+            self.rechosen += int((new.incoming != self.skeleton.incoming).sum())
+            self.skeleton, self.log_source = new, log_source
             self._follow_skeleton()
 
     # Memory ------------------------------------------------------------------------------------

@@ -52,6 +52,17 @@ class Leaf:
             return tensor
         return tensor.permute(self.order).reshape(self.rows, self.columns)
 
+    def factor(self, tensor: Tensor) -> Tensor:
+        """A tensor that broadcasts against the parameter, as one that broadcasts as a matrix."""
+        tensor = tensor.reshape((1,) * (self.parameter.dim() - tensor.dim()) + tensor.shape)
+        if not tensor.dim():
+            return tensor.reshape(1, 1)
+        tensor = tensor.permute(self.order)
+        if tensor.shape.numel() == tensor.shape[0]:
+            return tensor.reshape(-1, 1)
+        shape = [self.parameter.shape[axis] for axis in self.order]
+        return tensor.expand(tensor.shape[0], *shape[1:]).reshape(tensor.shape[0], -1)
+
     def unmatrix(self, matrix: Tensor) -> Tensor:
         """A matrix as a tensor of the parameter's shape; inverse of :meth:`matrix`."""
         shape = [self.parameter.shape[axis] for axis in self.order]
@@ -85,13 +96,7 @@ class Leaf:
         table = self.edge.scale(side)
         if not table.dim() or bool((table == 0).all()):
             return table.reshape(-1)[:1].reshape(1, 1)
-        table = table.permute(self.order)
-        shape = [self.parameter.shape[axis] for axis in self.order]
-        if table.shape[0] == 1:
-            return table.expand(1, *shape[1:]).reshape(1, -1)
-        if table.shape.numel() == table.shape[0]:
-            return table.reshape(-1, 1)
-        return table.expand(shape).reshape(self.rows, -1)
+        return self.factor(table)
 
 
 class Table:

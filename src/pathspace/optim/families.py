@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from pathspace.network import Network
-from pathspace.optim.basis import BasisSpace, Metric, Roots
+from pathspace.optim.basis import BasisSpace
 from pathspace.optim.optimizer import InvariantOptimizer
-from pathspace.optim.rules import Adagrad, Adam, Momentum, Rule
-from pathspace.skeleton import Choice
+from pathspace.optim.rules import Adagrad, Adam, Momentum
+from pathspace.optim.spaces import BalancedSpace, PathSpace
 
 
-class GSGD(InvariantOptimizer):
-    rule: Rule = Momentum()
+class PathSGD(InvariantOptimizer, rule=Momentum, space=PathSpace):
+    r"""Path-SGD: steepest descent with respect to the path norm."""
 
-    def __init__(self, params: Any, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
-        weight_decay: float = 0.0, nesterov: bool = False, *, network: Network, skeleton: Choice = "largest",
-        metric: Metric = "normalized", roots: Roots = "multiplicative", maximize: bool = False) -> None:
-        space = BasisSpace(network, skeleton, metric, roots)
-        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov,
-            weight_decay=weight_decay, maximize=maximize), network=network, space=space)
+
+class PathAdagrad(InvariantOptimizer, rule=Adagrad, space=PathSpace):
+    """AdaGrad on path-normalised gradients."""
+
+
+class PathAdam(InvariantOptimizer, rule=Adam, space=PathSpace):
+    """Adam on path-normalised gradients."""
+
+
+class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
+    """G-SGD: gradient descent on basis-path values."""
+
+
+class GAdagrad(InvariantOptimizer, rule=Adagrad, space=BasisSpace):
+    """AdaGrad on basis-path values."""
+
+
+class GAdam(InvariantOptimizer, rule=Adam, space=BasisSpace):
+    """Adam on basis-path values."""
+
+
+class BalancedSGD(InvariantOptimizer, rule=Momentum, space=BalancedSpace):
+    """SGD in the balanced representative of the network."""

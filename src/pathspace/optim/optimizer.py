@@ -12,11 +12,12 @@ what leaves its units.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,9 @@ class Space(ABC):
     target: Sequence[Tensor | None]
     back: Sequence[Tensor | None]
     seen: Sequence[bool]
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
 
     @abstractmethod
     def arrange(self, leaves: Sequence[Leaf]) -> None:
@@ -100,37 +104,47 @@ class InvariantOptimizer(torch.optim.Optimizer):
         skipped: number of steps that were not taken because a gradient was not finite.
     """
 
-    rule: Rule
+    rule: ClassVar[Rule]
+    space_type: ClassVar[type[Space]]
+    __signature__: ClassVar[inspect.Signature]
 
-    def __init__(
-        self,
-        params: Any,
-        defaults: dict[str, Any],
-        *,
-        network: Network,
-        space: Space,
-        nonfinite: str = "skip",
+    def __init_subclass__(
+        cls, *, rule: type[Rule] | None = None, space: type[Space] | None = None, **kwargs: Any
     ) -> None:
+        """An optimizer is a space times a rule: its signature is made of theirs."""
+        super().__init_subclass__(**kwargs)
+        if rule is not None and space is not None:
+            cls.rule, cls.space_type = rule(), space
+            cls.__signature__ = _signature(rule, space)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = self.__signature__.bind(*args, **kwargs)
+        given.apply_defaults()
+        values = given.arguments
+        network, nonfinite = values["network"], values["nonfinite"]
         if not isinstance(network, Network):
             raise TypeError(
                 f"network must be what pathspace.trace returns, not {type(network).__name__}"
             )
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", not {nonfinite!r}')
-        self.network, self.space, self.nonfinite = network, space, nonfinite
-        self.skipped = 0
+        self.network, self.nonfinite, self.skipped = network, nonfinite, 0
         self._leaves: list[Leaf] = []
         self._signature: tuple[Any, ...] = ()
-        super().__init__(params, defaults)
+        settings = {name: values[name] for name in (*self.rule.settings, "maximize")}
+        options = {name: values[name] for name in _options(self.space_type)}
+        self.space = self.space_type(network, **options)
+        super().__init__(values["params"], settings)
         self._arranged()
+
+    def __repr__(self) -> str:
+        plain = f"\nplain rule for: {', '.join(self.plain)}" if self.plain else ""
+        return f"{super().__repr__()}\nspace: {self.space!r}{plain}"
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as in torch; its settings are checked."""
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        if not group["weight_decay"] >= 0:
-            raise ValueError(f"weight_decay must not be negative, not {group['weight_decay']}")
-        self.rule.check(group)
+        self.rule.check(self.param_groups[-1])
 
     @property
     def plain(self) -> list[str]:
@@ -184,7 +198,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         else:
             scaled = _times(_times(gradients, source), target)
             states = [
-                {k: block.of(v) if v.dim() else v for k, v in step.states[block.place].items()}
+                {k: v if k == "step" else block.of(v) for k, v in step.states[block.place].items()}
                 for block in batch.blocks
             ]
             updates = _times(self.rule.update(_owned(scaled, gradients), states, group), target)
@@ -263,7 +277,15 @@ class InvariantOptimizer(torch.optim.Optimizer):
                     leaf.parameter, buffer.initial, dtype=leaf.dtype
                 )
             state["step"] = torch.zeros((), dtype=torch.float32)
-        return {k: leaf.matrix(v) if v.dim() or k != "step" else v for k, v in state.items()}
+        matrices: State = {}
+        for name, tensor in state.items():
+            if name == "step":
+                matrices[name] = tensor
+                continue
+            matrices[name] = leaf.matrix(tensor)
+            if matrices[name].data_ptr() != tensor.data_ptr():  # make the state a view of it
+                state[name] = leaf.unmatrix(matrices[name])
+        return matrices
 
     def _not_finite(self, step: Step) -> None:
         self.skipped += 1
@@ -289,9 +311,19 @@ class InvariantOptimizer(torch.optim.Optimizer):
             if key not in state_dict:
                 raise PathspaceError(f"the state has no {key!r}: it is of another kind of optimizer")
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
+        self._restore_dtypes(state_dict)
         self.skipped = state_dict["skipped"]
         self._arranged()
         self.space.load_state_dict(state_dict["space"])
+
+    def _restore_dtypes(self, state_dict: dict[str, Any]) -> None:
+        """Torch has cast the state to the parameters' dtypes; the states of coarse ones are finer."""
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for parameter, key in zip(group["params"], saved["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if name != "step" and isinstance(value, Tensor):
+                        kept = value.detach().clone()
+                        self.state[parameter][name] = kept.to(parameter.device)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("network", "space", "nonfinite", "skipped")
@@ -304,6 +336,26 @@ class InvariantOptimizer(torch.optim.Optimizer):
             self._leaves, self._signature = [], ()
             self._arranged()
             self.space.load_state_dict(remembered)
+
+
+def _options(space: type[Space]) -> dict[str, inspect.Parameter]:
+    """The options of a space: what its constructor takes besides the network."""
+    parameters = dict(inspect.signature(space).parameters)
+    del parameters["network"]
+    return parameters
+
+
+def _signature(rule: type[Rule], space: type[Space]) -> inspect.Signature:
+    """``(params, <the rule's settings>, *, network, <the space's options>, maximize, nonfinite)``"""
+    kind = inspect.Parameter
+    positional = [kind("params", kind.POSITIONAL_OR_KEYWORD)]
+    for name, value in rule.settings.items():
+        positional.append(kind(name, kind.POSITIONAL_OR_KEYWORD, default=value))
+    keywords = [kind("network", kind.KEYWORD_ONLY)]
+    keywords += [p.replace(kind=kind.KEYWORD_ONLY) for p in _options(space).values()]
+    keywords += [kind("maximize", kind.KEYWORD_ONLY, default=False)]
+    keywords += [kind("nonfinite", kind.KEYWORD_ONLY, default="skip")]
+    return inspect.Signature([*positional, *keywords])
 
 
 def _complete(

@@ -16,6 +16,8 @@ from torch import Tensor
 from pathspace.network import Edge
 from pathspace.weightgraph import sum_to
 
+HE = math.sqrt(2)  # the norm of what enters a unit, on average, after He's initialisation
+
 
 def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -> Tensor:
     r"""Logarithms of the scales that give what enters every unit the norm :math:`\sqrt 2`.
@@ -44,7 +46,7 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
         if edge.from_constant:
             waiting.append((edge, square))
             continue
-        _settle(logs, known, scales, square, 0.5 * math.log(2))
+        _settle(logs, known, scales, square, math.log(HE))
     total = torch.zeros(size, dtype=torch.float64)
     for edge, square in waiting:
         total.index_add_(0, edge.target_scale.reshape(-1), square)

@@ -19,7 +19,10 @@ State = dict[str, Any]
 
 
 class Rule(Protocol):
-    """A first-order rule: hyper-parameters, state per parameter, and the update."""
+    """A first-order rule: hyper-parameters, state per parameter, and the update.
+
+    ``settings`` are the hyper-parameters and their defaults, in the order of torch's constructors.
+    """
 
     settings: ClassVar[dict[str, Any]]
 
@@ -62,11 +65,17 @@ class Momentum:
     enters the average undampened.
     """
 
-    settings: ClassVar = {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False}
+    settings: ClassVar = {
+        "lr": 1e-3,
+        "momentum": 0.0,
+        "dampening": 0.0,
+        "weight_decay": 0.0,
+        "nesterov": False,
+    }
 
     def check(self, group: Group) -> None:
         """Refuse negative rates and Nesterov's momentum without momentum."""
-        for name in ("lr", "momentum"):
+        for name in ("lr", "momentum", "weight_decay"):
             _not_negative(name, group[name])
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
@@ -100,6 +109,7 @@ class Adagrad:
     settings: ClassVar = {
         "lr": 1e-2,
         "lr_decay": 0.0,
+        "weight_decay": 0.0,
         "initial_accumulator_value": 0.0,
         "eps": 1e-10,
     }
@@ -130,11 +140,17 @@ class Adagrad:
 class Adam:
     r"""Adam: :math:`u = \hat m/(\sqrt{\hat s} + \epsilon)` from corrected averages of g and g²."""
 
-    settings: ClassVar = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False}
+    settings: ClassVar = {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "amsgrad": False,
+    }
 
     def check(self, group: Group) -> None:
         """Refuse negative settings and averages that do not forget."""
-        for name in ("lr", "eps"):
+        for name in ("lr", "eps", "weight_decay"):
             _not_negative(name, group[name])
         for place, beta in enumerate(group["betas"]):
             if not 0 <= beta < 1:

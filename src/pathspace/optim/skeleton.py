@@ -46,21 +46,22 @@ def rechosen(
 ) -> Skeleton:
     """The skeleton with the largest in-edges for some units, where they are twice as large.
 
-    Sizes are those after division by the factors of the weights' sources; an in-edge must come
-    from a unit that is computed earlier.
+    Sizes are those after division by the factors of the weights' sources. A new in-edge must come
+    from a unit that is computed earlier and must not be a free weight.
     """
-    graph = skeleton.graph
+    graph, outgoing = skeleton.graph, skeleton.outgoing
     rank = _order_of_computation(graph, "target")
+    bound = {name: tensor.clone() for name, tensor in weights.items()}
+    graph.places(outgoing).put_(bound, torch.zeros(len(outgoing)))
     numbers = torch.where(units, -1, skeleton.incoming)
-    logs = torch.where(torch.arange(len(units)) > 0, log_source, 0.0)
     for constant in (False, True):
-        numbers = _fill(numbers, graph, dict(weights), "target", rank, logs, constant)
+        numbers = _fill(numbers, graph, bound, "target", rank, log_source, constant)
     sizes = []
     for chosen in (skeleton.incoming, numbers):
         places = graph.places(chosen)
-        sizes.append(places.take(weights, 0.0).abs().log() - logs[places.ends()[0]])
+        sizes.append(places.take(weights, 0.0).abs().log() - log_source[places.ends()[0]])
     better = (numbers >= 0) & units & (sizes[1] > sizes[0] + _CLEARLY)
-    new = skeleton_of(graph, torch.where(better, numbers, skeleton.incoming), skeleton.outgoing)
+    new = skeleton_of(graph, torch.where(better, numbers, skeleton.incoming), outgoing)
     return new if _is_forest(new.parent) else skeleton
 
 
