@@ -62,3 +62,13 @@ def test_loss_that_does_not_average():
     _, network, x, y = network_and_data()
     with pytest.raises(ps.PathspaceError, match="mean over the batch"):
         Objective(network, lambda a, b: F.cross_entropy(a, b, reduction="none"), (x, y))()
+
+
+def test_tied_weights():
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    x, y = torch.randn(5, 3), torch.randn(5, 3)
+    network = ps.trace(model, x)
+    torch.testing.assert_close(
+        Objective(network, F.mse_loss, (x, y))().float(), F.mse_loss(model(x), y).detach()
+    )

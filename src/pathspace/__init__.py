@@ -1,8 +1,9 @@
 """pathspace: the positively scale-invariant geometry of ReLU networks, for PyTorch."""
 
-from pathspace import bounds, generalized
+from pathspace import bounds, generalized, optim
 from pathspace.balancing import balance, balance_
 from pathspace.basis import BasisPaths
+from pathspace.contributions import PathContributions, path_contributions
 from pathspace.enumeration import (
     count_paths,
     output_from_paths,
@@ -14,11 +15,23 @@ from pathspace.enumeration import (
 )
 from pathspace.equivalence import Verdict, are_equivalent
 from pathspace.errors import PathspaceError, RescalingError, TraceError, UnsupportedOperation
+from pathspace.flatness import (
+    Flatness,
+    ball_bound,
+    error_rate,
+    flatness,
+    pac_bayes,
+    path_balance,
+)
 from pathspace.flow import NoPathSum
 from pathspace.gauge import gauge_, skeleton_init_
+from pathspace.landscape import Landscape, Towards, Trajectory, landscape, landscapes
+from pathspace.measures import Measure, Reading, UnknownMeasure
+from pathspace.measuring import measure, self_check
 from pathspace.network import Edge, Network, Normalization, Space
 from pathspace.norms import BasisPathNorm, basis_path_norm, path_norm
 from pathspace.penalties import BasisPathPenalty
+from pathspace.report import Comparison, Report, compare
 from pathspace.rescaling import (
     Rescaling,
     carry_gradients,
@@ -31,6 +44,7 @@ from pathspace.rescaling import (
     rescaling,
     unbalanced_rescaling,
 )
+from pathspace.selfcheck import SelfCheck
 from pathspace.skeleton import Skeleton, SkeletonError, choose_skeleton
 from pathspace.spectral import spectral_complexity, spectral_norm, spectral_norms
 from pathspace.tracing import trace
@@ -48,38 +62,60 @@ __all__ = [
     "BasisPathNorm",
     "BasisPathPenalty",
     "BasisPaths",
+    "Comparison",
     "Edge",
+    "Flatness",
+    "Landscape",
+    "Measure",
     "Network",
     "NoPathSum",
     "Normalization",
+    "PathContributions",
     "PathspaceError",
+    "Reading",
+    "Report",
     "Rescaling",
     "RescalingError",
+    "SelfCheck",
     "Skeleton",
     "SkeletonError",
     "Space",
+    "Towards",
     "TraceError",
+    "Trajectory",
+    "UnknownMeasure",
     "UnsupportedOperation",
     "Verdict",
     "are_equivalent",
     "balance",
     "balance_",
+    "ball_bound",
     "basis_path_norm",
     "bounds",
     "carry_gradients",
     "choose_skeleton",
+    "compare",
     "compose",
     "count_paths",
+    "error_rate",
+    "flatness",
     "gauge_",
     "generalized",
     "group_norm",
     "identity",
     "inverse",
+    "landscape",
+    "landscapes",
     "margins",
     "max_norm",
+    "measure",
     "norm_21",
+    "optim",
     "output_from_paths",
+    "pac_bayes",
     "path_activations",
+    "path_balance",
+    "path_contributions",
     "path_norm",
     "path_values",
     "paths",
@@ -87,6 +123,7 @@ __all__ = [
     "rescale",
     "rescale_",
     "rescaling",
+    "self_check",
     "skeleton_init_",
     "spectral_complexity",
     "spectral_norm",

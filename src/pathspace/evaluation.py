@@ -124,4 +124,9 @@ class Objective:
 
 
 def _detached(network: Network) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in network.state().items()}
+    """The model's state without gradient; what is one tensor under two names stays one."""
+    by_tensor: dict[int, Tensor] = {}
+    return {
+        name: by_tensor.setdefault(id(tensor), tensor.detach())
+        for name, tensor in network.state().items()
+    }

@@ -17,11 +17,12 @@ def main() -> None:
     try:
         from pathspace.cli.application import application
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("typer", "rich"):
             raise
         print(
             f"pathspace: the command line needs typer and rich, but there is no module "
-            f"{error.name!r} here; pip install 'pathspace[cli]'",
+            f"{missing!r} here; pip install 'pathspace[cli]'",
             file=sys.stderr,
         )
         sys.exit(2)

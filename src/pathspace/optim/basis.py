@@ -24,9 +24,10 @@ from torch import Tensor
 from pathspace.basis import _follow
 from pathspace.network import Network
 from pathspace.optim.blocks import SIZE, Batch, Entries, Leaf, Side, Table
-from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.carrying import carry
+from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
+from pathspace.optim.rules import Tensors
 from pathspace.optim.skeleton import rechosen, skeleton_of, training_skeleton
 from pathspace.signedlogs import log_product
 from pathspace.skeleton import Choice, Skeleton
@@ -69,7 +70,7 @@ class BasisSpace(Space):
                 known = " or ".join(f'"{one}"' for one in allowed)
                 raise ValueError(f"{name} must be {known}, not {value!r}")
         pair = bp_decay if isinstance(bp_decay, tuple) else (bp_decay, bp_decay)
-        if not (len(pair) == 2 and all(value >= 0 for value in pair)):
+        if not all(value >= 0 for value in pair):
             raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
         self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
         self.decay = (float(pair[0]), float(pair[1]))
@@ -266,7 +267,7 @@ class BasisSpace(Space):
         """
         if self.roots == "multiplicative" and self.metric == "normalized":
             return self._he
-        roots = weights[: len(self.log_source)].abs()
+        roots = torch.where(self.is_root, weights[: len(self.is_root)].abs(), 1.0)
         return (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
 
     def _rates(self, step: Step) -> Tensor | float:
@@ -315,7 +316,7 @@ class BasisSpace(Space):
             update[own] = step.rule.update([slope[own]], [state], group)[0]
         return update
 
-    def penalty(self, batch: Batch, step: Step) -> Sequence[Tensor] | None:
+    def penalty(self, batch: Batch, step: Step) -> Tensors | None:
         r"""The gradient of :math:`\frac{\lambda_1}{2}\|v_+\|^2`, :math:`\lambda_1 w_e (IO)^2`."""
         if not self.decay[0]:
             return None

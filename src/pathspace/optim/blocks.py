@@ -37,7 +37,8 @@ class Leaf:
 
     def __init__(self, parameter: Tensor, name: str, group: int, edge: Edge | None) -> None:
         self.parameter, self.name, self.group, self.edge = parameter, name, group, edge
-        self.order = sorted(range(parameter.dim()), key=lambda d: -parameter.stride(d))
+        strides = parameter.stride()
+        self.order = sorted(range(parameter.dim()), key=lambda d: -strides[d])
         self.rows = parameter.shape[self.order[0]] if parameter.dim() else 1
         self.columns = parameter.numel() // max(self.rows, 1)
         self.is_matrix = self.order == [0, 1]
@@ -174,9 +175,14 @@ class Batch:
             found.append(_ONE.to(self.dtype) if matrix is None else block.of(matrix))
         return found
 
-    def all_of(self, matrices: Sequence[Tensor]) -> list[Tensor]:
-        """The rows of the blocks."""
-        return [block.of(matrices[block.place]) for block in self.blocks]
+    def all_of(self, matrices: Sequence[Tensor | None]) -> list[Tensor]:
+        """The rows of the blocks; all matrices must be there."""
+        found = []
+        for block in self.blocks:
+            matrix = matrices[block.place]
+            assert matrix is not None
+            found.append(block.of(matrix))
+        return found
 
 
 _ONE = torch.ones(1, 1)

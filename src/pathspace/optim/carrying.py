@@ -55,7 +55,7 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
             if matrix is None:
                 continue
             if power == 1:
-                new = products[name][place] / after[place]
+                new = _present(products[name][place]) / after[place]
             else:
                 new = matrix * (before[place] / after[place]) ** 2
             matrix.copy_(torch.where(new.isfinite(), new, 0.0))
@@ -72,7 +72,7 @@ def _units_of_length(space: BasisSpace, step: Step) -> list[Tensor]:
     found = []
     entries, log_source, log_target = space._entries, space.log_source, space.log_target
     for leaf in space.leaves:
-        source, target = (leaf.scales(side).to(space.device) for side in ("source", "target"))  # type: ignore[arg-type]
+        source, target = (leaf.scales(side).to(space.device) for side in ("source", "target"))
         found.append(leaf.weight.double() * (-log_source[source] - log_target[target]).exp())
     size = len(log_source)
     values = entries.take(found)
@@ -89,6 +89,11 @@ def _leaving(space: BasisSpace, matrices: list[Tensor | None]) -> Tensor:
             dims = [d for d in (0, 1) if part.shape[d] == 1]
             part.copy_(matrix.sum(dims, keepdim=True) if matrix is not None else part.zero_())
     return table.gather(space.network.H + 1)
+
+
+def _present(matrix: Tensor | None) -> Tensor:
+    assert matrix is not None
+    return matrix
 
 
 def _behind(parent: Tensor, unit: int) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
 from pathspace.optim.blocks import SIZE, Batch, Leaf, cut
-from pathspace.optim.rules import Group, Rule, State, is_linear
+from pathspace.optim.rules import Group, Rule, State, Tensors, is_linear
 
 
 class Space(ABC):
@@ -58,17 +58,18 @@ class Space(ABC):
     def prepare(self, step: Step) -> None:
         """Renew the factors."""
 
-    def penalty(self, batch: Batch, step: Step) -> Sequence[Tensor] | None:
+    def penalty(self, batch: Batch, step: Step) -> Tensors | None:
         """What a regularizer that belongs to the space adds to the gradients of a batch."""
         return None
 
-    def finish(self, step: Step) -> None:
+    def finish(self, step: Step) -> None:  # noqa: B027 - most spaces have nothing left to do
         """What is left to do when all weights have been updated."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """What the space remembers between steps."""
-        return {}
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take it back."""
 
@@ -154,7 +155,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
     # One step ----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; ``closure`` evaluates the model again and returns the loss."""
         loss = None
         if closure is not None:
@@ -188,7 +189,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
             return
         if len(given) < len(batch.blocks):
             batch = Batch(batch.group, batch.dtype, given)
-        weights, gradients = batch.all_of(step.weights), batch.all_of(step.gradients)
+        weights = batch.all_of(step.weights)
+        gradients: Tensors = batch.all_of(step.gradients)
         source, target = batch.of(space.source), batch.of(space.target)
         gradients = _complete(gradients, weights, group)
         if penalty := space.penalty(batch, step):
@@ -263,7 +265,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
                     f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
                 )
             gradient = leaf.matrix(gradient)
-            step.gradients[place] = gradient if leaf.dtype == gradient.dtype else gradient.to(leaf.dtype)
+            step.gradients[place] = (
+                gradient if leaf.dtype == gradient.dtype else gradient.to(leaf.dtype)
+            )
             if not linear:
                 step.states[place] = self._state_of(leaf)
         return step
@@ -309,7 +313,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
         """Take back what :meth:`state_dict` gave."""
         for key in ("space", "skipped"):
             if key not in state_dict:
-                raise PathspaceError(f"the state has no {key!r}: it is of another kind of optimizer")
+                raise PathspaceError(
+                    f"the state has no {key!r}: it is of another kind of optimizer"
+                )
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
         self._restore_dtypes(state_dict)
         self.skipped = state_dict["skipped"]
@@ -317,7 +323,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self.space.load_state_dict(state_dict["space"])
 
     def _restore_dtypes(self, state_dict: dict[str, Any]) -> None:
-        """Torch has cast the state to the parameters' dtypes; the states of coarse ones are finer."""
+        """Undo torch's cast of the state to the parameters' dtypes: it may be finer."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for parameter, key in zip(group["params"], saved["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
@@ -346,7 +352,7 @@ def _options(space: type[Space]) -> dict[str, inspect.Parameter]:
 
 
 def _signature(rule: type[Rule], space: type[Space]) -> inspect.Signature:
-    """``(params, <the rule's settings>, *, network, <the space's options>, maximize, nonfinite)``"""
+    """``(params, <the rule's>, *, network, <the space's>, maximize, nonfinite)``."""
     kind = inspect.Parameter
     positional = [kind("params", kind.POSITIONAL_OR_KEYWORD)]
     for name, value in rule.settings.items():
@@ -358,9 +364,7 @@ def _signature(rule: type[Rule], space: type[Space]) -> inspect.Signature:
     return inspect.Signature([*positional, *keywords])
 
 
-def _complete(
-    gradients: Sequence[Tensor], weights: Sequence[Tensor], group: Group
-) -> Sequence[Tensor]:
+def _complete(gradients: Tensors, weights: Tensors, group: Group) -> Tensors:
     """The gradients with their sign and the weight decay of the group."""
     if group["maximize"]:
         gradients = torch._foreach_neg(gradients)
@@ -369,11 +373,11 @@ def _complete(
     return gradients
 
 
-def _times(tensors: Sequence[Tensor], factors: Sequence[Tensor] | None) -> Sequence[Tensor]:
+def _times(tensors: Tensors, factors: Tensors | None) -> Tensors:
     return tensors if factors is None else torch._foreach_mul(tensors, factors)
 
 
-def _owned(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> Sequence[Tensor]:
+def _owned(tensors: Tensors, originals: Tensors) -> Tensors:
     """Tensors that a rule may overwrite: not the gradients themselves."""
     return [t.clone() for t in tensors] if tensors is originals else tensors
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 Group = dict[str, Any]
 State = dict[str, Any]
+Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 class Rule(Protocol):
@@ -32,9 +33,7 @@ class Rule(Protocol):
     def buffers(self, group: Group) -> tuple[Buffer, ...]:
         """The state that a parameter of this group has."""
 
-    def update(
-        self, gradients: Sequence[Tensor], states: Sequence[State], group: Group
-    ) -> Sequence[Tensor]:
+    def update(self, gradients: Tensors, states: Sequence[State], group: Group) -> Tensors:
         """Advance the states and return the updates; gradients may be overwritten."""
 
 
@@ -84,9 +83,7 @@ class Momentum:
         """One average of gradients, if there is momentum."""
         return (Buffer("momentum_buffer"),) if group["momentum"] else ()
 
-    def update(
-        self, gradients: Sequence[Tensor], states: Sequence[State], group: Group
-    ) -> Sequence[Tensor]:
+    def update(self, gradients: Tensors, states: Sequence[State], group: Group) -> Tensors:
         """Advance the averages."""
         if not group["momentum"]:
             return gradients
@@ -123,9 +120,7 @@ class Adagrad:
         """The sum of squared gradients."""
         return (Buffer("sum", group["initial_accumulator_value"], power=2),)
 
-    def update(
-        self, gradients: Sequence[Tensor], states: Sequence[State], group: Group
-    ) -> Sequence[Tensor]:
+    def update(self, gradients: Tensors, states: Sequence[State], group: Group) -> Tensors:
         """Advance the sums."""
         sums = [state["sum"] for state in states]
         torch._foreach_addcmul_(sums, gradients, gradients)
@@ -162,9 +157,7 @@ class Adam:
         names += [("max_exp_avg_sq", 2)] if group["amsgrad"] else []
         return tuple(Buffer(name, power=power) for name, power in names)
 
-    def update(
-        self, gradients: Sequence[Tensor], states: Sequence[State], group: Group
-    ) -> Sequence[Tensor]:
+    def update(self, gradients: Tensors, states: Sequence[State], group: Group) -> Tensors:
         """Advance both averages."""
         beta1, beta2 = group["betas"]
         first = [state["exp_avg"] for state in states]

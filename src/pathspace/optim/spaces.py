@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from pathspace.balancing import balance_weights
-from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.network import Network
 from pathspace.optim.blocks import Leaf, Table
 from pathspace.optim.optimizer import Space, Step
@@ -28,7 +27,7 @@ class DiagonalSpace(Space):
         super().__init__(network)
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
-        self.every, self.taken = every, 0
+        self.every, self.taken, self.power = every, 0, 0.0
 
     def prepare(self, step: Step) -> None:
         """Measure the factors, if it is time."""
@@ -89,11 +88,13 @@ class PathSpace(DiagonalSpace):
         """One sweep forwards and one backwards through the network of path sums."""
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
         weights |= self._deviations(weights)
+        from pathspace.flow.slopes import path_slopes
+
         slopes = path_slopes(self.network, weights, self.p)
         found = [self._factors(slopes.get(leaf.name), leaf, power) for leaf in self.leaves]
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
-    def _factors(self, slope: Slope | None, leaf: Leaf, power: float) -> list[Tensor | None]:
+    def _factors(self, slope: Any, leaf: Leaf, power: float) -> list[Tensor | None]:
         """The factors of a leaf, as matrices."""
         if slope is None or not slope.factors:
             return [None, None]
@@ -103,7 +104,9 @@ class PathSpace(DiagonalSpace):
             for f in slope.factors
         )
         first.mul_(math.exp(slope.log * exponent))
-        return [first, *rest, None][:2] if len(rest) < 2 else [math.prod([first, *rest]), None]
+        for factor in rest[1:]:
+            first = first * factor
+        return [first, rest[0] if rest else None]
 
     def _deviations(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Statistics of the batch norms as they are if all inputs are independent of norm 1."""
@@ -136,7 +139,7 @@ class BalancedSpace(DiagonalSpace):
     def arrange(self, leaves: Sequence[Leaf]) -> None:
         """Prepare the tables."""
         device = leaves[0].weight.device
-        self._source, self._target = (Table(leaves, s, device) for s in ("source", "target"))  # type: ignore[arg-type]
+        self._source, self._target = (Table(leaves, s, device) for s in ("source", "target"))
         self.source, self.target = self._source.parts, self._target.parts
         self.back, self.seen = [None] * len(leaves), [False] * len(leaves)
         self.power = 0.0

@@ -1,0 +1,122 @@
+r"""Powers :math:`|w|^p` of weights, in pieces that fit the cache.
+
+Full-size temporaries cost more than the arithmetic, so powers of large tensors are written into a
+scratch buffer that all weights share, some rows at a time, and made anew when they are needed
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SIZE = 2**18  # scalars in a piece: half of a common second-level cache in float32
+
+
+def power(tensor: Tensor, p: float) -> Tensor:
+    r""":math:`|w|^p` as a new tensor; its derivative is right at 0 too (0, for p = 1 as well)."""
+    result: Tensor = _Power.apply(tensor, p)  # type: ignore[no-untyped-call]
+    return result
+
+
+def slope_of_power(tensor: Tensor, p: float) -> Tensor:
+    r"""The derivative :math:`p\,|w|^{p-1}\,\mathrm{sign}(w)`, as a new tensor; differentiable."""
+    if p == 1:
+        return tensor.sign()
+    if p == 2:
+        return 2 * tensor
+    return p * power(tensor, p - 1) * tensor.sign()
+
+
+class Scratch:
+    """A buffer that powers are written into; what it held before is lost with the next one.
+
+    Args:
+        dtype: what to compute in.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._memory: dict[torch.device, Tensor] = {}
+
+    def power(self, tensor: Tensor, p: float) -> Tensor:
+        r""":math:`|w|^p` in the buffer."""
+        result = self._like(tensor)
+        for part, source in _pieces(result, tensor):
+            power_(torch.abs(source, out=part) if source.dtype == self.dtype
+                   else part.copy_(source).abs_(), p)  # fmt: skip
+        return result
+
+    def slope_of_power(self, tensor: Tensor, p: float) -> Tensor:
+        r""":math:`p\,|w|^{p-1}\,\mathrm{sign}(w)` in the buffer."""
+        result = self._like(tensor)
+        for part, source in _pieces(result, tensor):
+            if p == 1:
+                part.copy_(source).sign_()
+            elif p == 2:
+                torch.mul(part.copy_(source), 2, out=part)
+            else:
+                power_(part.copy_(source).abs_(), p - 1).copysign_(source).mul_(p)
+        return result
+
+    def _like(self, tensor: Tensor) -> Tensor:
+        memory = self._memory.get(tensor.device)
+        if memory is None or len(memory) < tensor.numel():
+            memory = torch.empty(tensor.numel(), dtype=self.dtype, device=tensor.device)
+            self._memory[tensor.device] = memory
+        return memory[: tensor.numel()].view(tensor.shape)
+
+
+def rows(matrix: Tensor, size: int = SIZE) -> Iterator[slice]:
+    """Cut the rows of a tensor into pieces of about ``size`` scalars."""
+    columns = max(1, matrix.numel() // max(1, len(matrix)))
+    step = max(1, size // columns) if matrix.device.type == "cpu" else max(1, len(matrix))
+    for start in range(0, len(matrix), step):
+        yield slice(start, min(start + step, len(matrix)))
+
+
+def power_(x: Tensor, p: float) -> Tensor:
+    """Raise numbers that are not negative, in place, by products and roots where these suffice."""
+    whole, half = int(p), p - int(p) == 0.5
+    if (not half and p != whole) or whole > 4:
+        return x.pow_(p)
+    root = x.sqrt() if half and whole else None
+    if whole == 0:
+        return x.sqrt_() if half else x.fill_(1.0)
+    if whole == 3:
+        x.pow_(3)
+    else:
+        for _ in range(whole // 2):
+            x.square_()
+    return x if root is None else x.mul_(root)
+
+
+def _pieces(result: Tensor, source: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Matching pieces of a contiguous tensor and one of the same shape."""
+    if result.numel() <= SIZE or not source.is_contiguous() or result.device.type != "cpu":
+        yield result, source
+        return
+    yield from zip(result.view(-1).split(SIZE), source.view(-1).split(SIZE), strict=True)
+
+
+class _Power(torch.autograd.Function):
+    """The power with a derivative that is finite at 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor, p: float) -> Tensor:
+        return tensor.square() if p == 2 else power_(tensor.abs(), p)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        tensor, ctx.p = inputs
+        ctx.save_for_backward(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (tensor,) = ctx.saved_tensors
+        return gradient * slope_of_power(tensor, ctx.p), None
