@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pathspace.entries import Entry, claim, logarithm, mark, nearest, number, ratio
-from pathspace.tables import NOTHING, Column, Row, Table, frame, plain, write_page
+from pathspace.page import DataTable, Page, write
+from pathspace.tables import NOTHING, Column, Row, Table, frame, plain
 
 if TYPE_CHECKING:
     from pathspace.selfcheck import SelfCheck
+
+SUBTITLE = "Measures of a network, and which of them rescaling leaves alone"
+CAPTION = (
+    "The numbers of the network, computed from its weights and, where data were given, its outputs "
+    "on them. Rows with a blue edge do not change when hidden units are rescaled, those with an "
+    "orange edge do, or may. Where a float has no room, 10^ and the logarithm stand for the number."
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,13 @@ class Report:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """A self-contained HTML page, written to ``path`` if there is one."""
-        return write_page(self.tables(), path)
+        return write(Page(self.name, self.blocks(), SUBTITLE, self.to_dict(), self.name), path)
+
+    def blocks(self) -> tuple[DataTable, ...]:
+        """The tables for a page, with what they show and the numbers to save."""
+        records = tuple(_record(entry) for entry in self.entries)
+        own = DataTable(self.table(), CAPTION, records, f"{self.name} measures")
+        return (own, *(() if self.check is None else (self.check.block(),)))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as data for JSON; what is not finite is a text (``"inf"``, ``"nan"``)."""
@@ -134,8 +148,7 @@ class Report:
 
     def to_frame(self) -> Any:
         """A pandas ``DataFrame`` with one row per measure, indexed by name."""
-        rows = [{**asdict(e), "notes": "; ".join(e.notes)} for e in self.entries]
-        return frame(rows, "name")
+        return frame([_record(entry) for entry in self.entries], "name")
 
     def plot(self, ax: Any = None) -> Any:
         """A bar per measure on a logarithmic axis; :func:`pathspace.plot.draw_report`."""
@@ -226,7 +239,13 @@ class Comparison:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """A self-contained HTML page, written to ``path`` if there is one."""
-        return write_page((self.table(),), path)
+        title = f"{', '.join(self.names)} side by side"
+        return write(Page(title, (self.block(),), SUBTITLE, self.to_dict(), title), path)
+
+    def block(self) -> DataTable:
+        """The table for a page, with what it shows and the numbers to save."""
+        caption = f"{CAPTION} Ratios are to {self.names[0]}."
+        return DataTable(self.table(), caption, self._records(), "comparison")
 
     def to_dict(self) -> dict[str, Any]:
         """Names, reports and ratios as data for JSON."""
@@ -239,6 +258,9 @@ class Comparison:
 
     def to_frame(self) -> Any:
         """A pandas ``DataFrame``: one row per measure, one column per report and ratio."""
+        return frame(list(self._records()), "name")
+
+    def _records(self) -> tuple[dict[str, Any], ...]:
         rows = []
         for entry, found, ratios in self.rows():
             row: dict[str, Any] = {"name": entry.name, "group": entry.group}
@@ -247,7 +269,7 @@ class Comparison:
                 row |= {f"{name} log10": None if e is None else e.log10}
             row |= {f"{n} ratio": r for n, r in zip(self.names[1:], ratios, strict=True)}
             rows.append(row | {"invariant": entry.invariant})
-        return frame(rows, "name")
+        return tuple(rows)
 
     def plot(self, ax: Any = None) -> Any:
         """The reports as points on a logarithmic axis; :func:`pathspace.plot.draw_comparison`."""
@@ -257,6 +279,10 @@ class Comparison:
 
 
 # Helpers -----------------------------------------------------------------------------------------
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    return {**asdict(entry), "notes": "; ".join(entry.notes)}
 
 
 def _row(entry: Entry) -> Row:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pathspace.entries import Entry, mark, number, relative_change
-from pathspace.tables import NOTHING, Column, Row, Table, frame, plain, write_page
+from pathspace.page import DataTable, Page, write
+from pathspace.tables import NOTHING, Column, Row, Table, frame, plain
 
 AS_CLAIMED = "as claimed"
 NOT_AS_CLAIMED = "NOT as claimed"
@@ -117,7 +118,19 @@ class SelfCheck:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """A self-contained HTML page, written to ``path`` if there is one."""
-        return write_page((self.table(),), path)
+        page = Page("Self-check", [self.block()], "What a random rescaling moves", self.to_dict())
+        return write(page, path)
+
+    def block(self) -> DataTable:
+        """The table for a page, with what it shows and the numbers to save."""
+        caption = (
+            "Every measure before and after the hidden units were rescaled at random, which leaves "
+            f"the network's function as it is (spread {self.spread:g}, seed {self.seed}). A change "
+            f"is the size of the difference by the larger size; up to {self.tolerance:g} counts as "
+            "rounding."
+        )
+        records = tuple(_values(row) for row in self.rows)
+        return DataTable(self.table(), caption, records, "self-check")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as data for JSON."""

@@ -11,7 +11,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 NOTHING = "–"  # in place of a value that there is not
@@ -121,46 +121,39 @@ class Table:
         ]
 
     def html(self) -> str:
-        """The table as an HTML element; every text is escaped."""
-        heads = "".join(
-            f"<th{_class('number' if column.number else '')}>{html.escape(column.name)}</th>"
-            for column in self.headings
-        )
-        body, group = [], ""
-        for row, cells in self.lines():
-            if row.group != group:
-                group = row.group
-                span = f"<th colspan='{len(self.headings)}'>{html.escape(group)}</th>"
-                body.append(f"<tr class='group'>{span}</tr>")
-            line = "".join(
-                f"<td{_class('number' if column.number else '')}>{html.escape(cell)}</td>"
-                for column, cell in zip(self.headings, cells, strict=True)
-            )
-            hint = f" title='{html.escape(row.hint)}'" if row.hint else ""
-            body.append(f"<tr{_class(row.mark)}{hint}>{line}</tr>")
-        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.notes())
-        remarks = "".join(f"<p>{html.escape(text)}</p>" for text in self.remarks)
+        """The table, its notes and its style as an HTML element; every text is escaped."""
         return (
-            f"<div class='pathspace'><style>{STYLE}</style>"
-            f"<table><caption>{html.escape(self.title)}</caption>"
-            f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-            + (f"<ol>{notes}</ol>" if notes else "")
-            + f"{remarks}</div>"
+            f"<div class='pathspace'><style>{STYLE}</style>{self.element()}{self.footnotes()}</div>"
         )
 
+    def element(self) -> str:
+        """The ``table`` element alone, a ``tbody`` per group; every text is escaped."""
+        heads = "".join(_cell("th", column, column.name, "col") for column in self.headings)
+        body = []
+        for group, lines in groupby(self.lines(), lambda line: line[0].group):
+            body.append("<tbody>")
+            if group:
+                span = f"<th scope='rowgroup' colspan='{len(self.headings)}'>"
+                body.append(f"<tr class='group'>{span}{html.escape(group)}</th></tr>")
+            body += [self._line(row, cells) for row, cells in lines]
+            body.append("</tbody>")
+        return (
+            f"<table><caption>{html.escape(self.title)}</caption>"
+            f"<thead><tr>{heads}</tr></thead>{''.join(body)}</table>"
+        )
 
-def write_page(tables: tuple[Table, ...], path: str | Path | None = None) -> str:
-    """A self-contained HTML page with these tables, also written to ``path`` if there is one."""
-    title = html.escape(tables[0].title)
-    body = "\n".join(table.html() for table in tables)
-    page = (
-        f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>{title}</title>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<style>{PAGE_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
-    if path is not None:
-        Path(path).write_text(page, encoding="utf-8")
-    return page
+    def footnotes(self) -> str:
+        """The numbered notes and the remarks as HTML elements; every text is escaped."""
+        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.notes())
+        remarks = "".join(f"<p class='notes'>{html.escape(text)}</p>" for text in self.remarks)
+        return (f"<ol class='notes'>{notes}</ol>" if notes else "") + remarks
+
+    def _line(self, row: Row, cells: tuple[str, ...]) -> str:
+        """A row; its first cell is a heading, because it says what the others are of."""
+        (column, name), *rest = zip(self.headings, cells, strict=True)
+        line = _cell("th", column, name, "row") + "".join(_cell("td", *cell) for cell in rest)
+        hint = f" title='{html.escape(row.hint)}'" if row.hint else ""
+        return f"<tr{_class(row.mark)}{hint}>{line}</tr>"
 
 
 def plain(data: Any) -> Any:
@@ -188,6 +181,11 @@ def frame(rows: list[dict[str, Any]], index: str) -> Any:
     return pandas.DataFrame(rows).set_index(index)
 
 
+def _cell(tag: str, column: Column, text: str, scope: str = "") -> str:
+    about = (f" scope='{scope}'" if scope else "") + _class("number" if column.number else "")
+    return f"<{tag}{about}>{html.escape(text)}</{tag}>"
+
+
 def _class(name: str) -> str:
     return f" class='{html.escape(name)}'" if name else ""
 
@@ -201,13 +199,10 @@ STYLE = (
     ".pathspace thead th{border-bottom:2px solid currentColor}"
     ".pathspace .number{text-align:right;font-variant-numeric:tabular-nums}"
     ".pathspace .group th{padding-top:.9em;border-bottom:1px solid #9995;opacity:.75}"
-    ".pathspace tbody td:first-child{border-left:4px solid transparent}"
-    ".pathspace tr.invariant td:first-child{border-color:#0072b2}"
-    ".pathspace tr.moving td:first-child{border-color:#e69f00}"
-    ".pathspace tr.wrong td{background:#d55e0033;font-weight:600}"
+    ".pathspace tbody tr:not(.group) th{font-weight:inherit}"
+    ".pathspace tbody tr>:first-child{border-left:4px solid transparent}"
+    ".pathspace tr.invariant>:first-child{border-left-color:#0072b2}"
+    ".pathspace tr.moving>:first-child{border-left-color:#e69f00}"
+    ".pathspace tr.wrong>*{background:#d55e0033;font-weight:600}"
     ".pathspace ol,.pathspace p{max-width:60em;font:13px/1.45 system-ui,sans-serif;opacity:.85}"
-)
-PAGE_STYLE = (
-    ":root{color-scheme:light dark}body{margin:2rem auto;max-width:64rem;padding:0 1rem}"
-    ".pathspace{overflow-x:auto;margin-bottom:2.5rem}"
 )

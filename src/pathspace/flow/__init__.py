@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from pathspace.flow.evaluator import Overflow
 from pathspace.flow.maxima import Maxima
+from pathspace.flow.running import evaluate
+from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.flow.sums import Sums
 from pathspace.flow.values import Flow, NoPathSum
-from pathspace.network import InputSpec, Network, Node
-from pathspace.tracing import trace
-from pathspace.tracing.values import leaves, map_leaves
+from pathspace.network import Network
 
-__all__ = ["Flow", "NoPathSum", "path_flow"]
+__all__ = ["Flow", "NoPathSum", "Slope", "path_flow", "path_slopes"]
 
 
 def path_flow(
@@ -44,35 +41,9 @@ def path_flow(
         biases: whether paths may start at a bias.
         dtype: what to compute in.
     """
-    program, outputs = _one_sample(network)
     kind = Maxima if math.isinf(p) else Sums
-    try:
-        flows = kind(network, weights, p, biases, dtype).run(program, outputs)
-        if all(bool(flow.tensor.isfinite().all()) for flow in flows):
-            return flows
-    except Overflow:
-        pass
-    return kind(network, weights, p, biases, dtype, careful=True).run(program, outputs)
-
-
-def _one_sample(network: Network) -> tuple[tuple[Node, ...], Any]:
-    """The program for a single sample, however many the network was traced with."""
-    cached = network.__dict__.get("_one_sample")
-    if cached is not None:
-        return cached
-    specs = [leaf for leaf in leaves(network.inputs) if isinstance(leaf, InputSpec)]
-    single = network
-    if any(spec.shape[:1] != (1,) for spec in specs):
-        device = next((p.device for p in network.model.parameters()), torch.device("cpu"))
-
-        def example(leaf: Any) -> Any:
-            if not isinstance(leaf, InputSpec):
-                return leaf
-            shape = (1, *leaf.shape[1:]) if leaf.shape else ()
-            return torch.zeros(shape, dtype=leaf.dtype, device=device)
-
-        args, kwargs = (map_leaves(example, part) for part in network.inputs)
-        if not kwargs or not args:
-            single = trace(network.model, kwargs or args, streams=network.streams)
-    network.__dict__["_one_sample"] = (single.program, (single.inputs, single.outputs))
-    return network.__dict__["_one_sample"]
+    return evaluate(
+        network,
+        lambda careful: kind(network, weights, p, biases, dtype, careful),
+        lambda _, flows: flows if all(flow.is_finite() for flow in flows) else None,
+    )

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from pathspace.errors import PathspaceError
+from pathspace.flow.layers import Linear
+from pathspace.flow.powers import Scratch, power
 from pathspace.flow.values import Flow, NoPathSum
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
 from pathspace.tracing.values import leaves, map_leaves
@@ -24,6 +26,7 @@ class Evaluator:
     """Evaluates a program with :math:`|w|^p` in place of w."""
 
     RULES: ClassVar[dict[str, str]] = {}  # operation: name of the method that follows it
+    LAYERS: ClassVar[frozenset[str]] = frozenset()  # those that take their weight's power in pieces
 
     def __init__(
         self,
@@ -43,10 +46,9 @@ class Evaluator:
         self.node = Node("", torch.relu, (), {}, "", False)
         self.inputs: list[InputSpec] = []
         self.largest = torch.finfo(dtype).max ** (1 / 8)
-        self.buffer: Tensor | None = None
-        self.absorbed = absorbed_biases(network)
+        self.scratch = Scratch(dtype)
+        self.absorbed = _absorbed(network)
         self.nothing = Flow(torch.zeros((), dtype=dtype))
-        self.autograd = torch.is_grad_enabled() and any(w.requires_grad for w in weights.values())
 
     def run(self, program: Sequence[Node], outputs: Any) -> list[Flow]:
         """Evaluate all operations and return the flows of the outputs."""
@@ -74,34 +76,18 @@ class Evaluator:
         return [self.lift(ref) for ref in _refs(refs)]
 
     def arguments(self, node: Node) -> tuple[Any, Any]:
-        """The flows behind a node's arguments.
+        """The flows behind a node's arguments; a weight that a layer reads stays a reference."""
+        kwargs = map_leaves(self.lift, node.kwargs)
+        weight = node.args[1] if len(node.args) > 1 else None
+        if node.operation in self.LAYERS and isinstance(weight, StateRef):
+            x, _, *others = node.args
+            return (self.lift(x), weight, *map_leaves(self.lift, others)), kwargs
+        return map_leaves(self.lift, node.args), kwargs
 
-        The weight of a linear map or convolution is needed for this node only; without autograd
-        its power is written into one buffer for all, which saves most of the memory traffic.
-        """
-        args = list(node.args)
-        weight = args[1] if len(args) > 1 and node.operation in _READING else None
-        if isinstance(weight, StateRef) and not self.autograd:
-            args[1] = Flow(self.buffered(self.weights[weight.name]))
-        return map_leaves(self.lift, tuple(args)), map_leaves(self.lift, node.kwargs)
-
-    def buffered(self, tensor: Tensor) -> Tensor:
-        """:math:`|w|^p` in the common buffer."""
-        if self.buffer is None or len(self.buffer) < tensor.numel():
-            largest = max(w.numel() for w in self.weights.values())
-            self.buffer = torch.empty(largest, dtype=self.dtype, device=tensor.device)
-        power = self.buffer[: tensor.numel()].view(tensor.shape)
-        if tensor.dtype != self.dtype:
-            tensor = power.copy_(tensor)
-        if self.power == 2:
-            return torch.square(tensor, out=power)
-        torch.abs(tensor, out=power)
-        if self.power == 1:
-            return power
-        if self.power in (1.5, 2.5):
-            root = power.sqrt()
-            return (power if self.power == 1.5 else power.square_()).mul_(root)
-        return power.pow_(int(self.power) if self.power == int(self.power) else self.power)
+    def layer(self, kind: type[Linear], x: Flow, weight: StateRef, *options: Any) -> Flow:
+        """Apply a linear map or a convolution with the power of its weight."""
+        apply = kind(self.power, self.scratch, None, *options)
+        return x.map(lambda tensor: apply(tensor, self.weights[weight.name]))
 
     def lift(self, leaf: Any) -> Any:
         """The flow behind a reference; numbers and other arguments as they are."""
@@ -110,7 +96,7 @@ class Evaluator:
         if isinstance(leaf, StateRef):
             return self.entry(leaf.name)
         if isinstance(leaf, Tensor):
-            return Flow(leaf.to(self.dtype).abs() ** self.power)
+            return Flow(self.raised(leaf))
         return leaf
 
     def entry(self, name: str) -> Flow:
@@ -122,20 +108,12 @@ class Evaluator:
         if name in self.absorbed.values():
             return self.nothing  # part of the batch norm behind it
         if name not in self.powers:
-            self.powers[name] = Flow(self.raised(self.weights[name]))
+            self.powers[name] = Flow(self.raised(self.weights[name], name))
         return self.powers[name]
 
-    def raised(self, tensor: Tensor) -> Tensor:
-        """:math:`|w|^p`, without the general power where it is not needed."""
-        tensor = tensor.to(self.dtype)
-        if self.power == 2:
-            return tensor.square()
-        tensor = tensor.abs()
-        if self.power == 1:
-            return tensor
-        if self.power in (1.5, 2.5):
-            return tensor ** int(self.power) * tensor.sqrt()
-        return tensor ** (int(self.power) if self.power == int(self.power) else self.power)
+    def raised(self, tensor: Tensor, name: str | None = None) -> Tensor:
+        """:math:`|w|^p`, of a parameter of that name."""
+        return power(tensor.to(self.dtype), self.power)
 
     def normalized(self, flow: Flow) -> Flow:
         """Move a factor into the logarithm when the tensor leaves the middle of its range."""
@@ -150,10 +128,15 @@ class Evaluator:
         if not math.isfinite(top):
             if not self.careful:
                 raise Overflow
-            raise PathspaceError(
-                f"{self.where()} leaves the range of {self.dtype}: are all weights finite?"
-            )
+            raise self.out_of_range()
         return Flow(flow.tensor / top, flow.log + math.log(top), True)
+
+    def out_of_range(self) -> PathspaceError:
+        """What to raise where care does not help."""
+        return PathspaceError(
+            f"{self.where()} leaves the range of {self.dtype}: are all weights finite? If so, use "
+            "a dtype with a larger range, or a smaller p"
+        )
 
     def is_moderate(self, value: float) -> bool:
         """Whether a value is far from overflow and underflow."""
@@ -181,7 +164,13 @@ def _refs(tree: Any) -> list[Ref]:
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Ref)]
 
 
-_READING = frozenset("linear conv1d conv2d conv3d".split())
+def _absorbed(network: Network) -> dict[str, str]:
+    """The biases that are part of a batch norm, found once."""
+    if "_absorbed" not in network.__dict__:
+        network.__dict__["_absorbed"] = absorbed_biases(network)
+    found: dict[str, str] = network.__dict__["_absorbed"]
+    return found
+
 
 # After these a value may have become much larger or smaller.
 _GROWING = frozenset(

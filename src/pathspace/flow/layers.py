@@ -141,6 +141,6 @@ class _Layer(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or layer.sink is not None
         to_x, factors = layer.backward(gradient, x, weight, wanted)
         if layer.sink is not None:
-            layer.sink(factors)
+            layer.sink(tuple(factor.detach() for factor in factors))
         to_weight = layer.to_weight(factors, weight) if ctx.needs_input_grad[1] else None
         return to_x, to_weight, None, None

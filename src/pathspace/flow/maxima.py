@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathspace.flow.sums import Sums, per_axis
+from pathspace.flow.sums import Sums, conv_padding, per_axis
 from pathspace.flow.values import Flow, NoPathSum
 
 
 class Maxima(Sums):
     """The same for p = ∞: the largest path in place of the sum."""
+
+    LAYERS = frozenset()
 
     def plus(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.maximum(a, b)
@@ -36,7 +38,7 @@ class Maxima(Sums):
         scaled = x.times(gain[(..., *(None,) * axes)])
         return self.with_bias(scaled, Flow(shift), axes)
 
-    def conv(self, x: Flow, weight: Flow, bias: Flow | None = None, *args: Any, **kw: Any) -> Flow:
+    def conv(self, x: Flow, weight: Any, bias: Flow | None = None, *args: Any, **kw: Any) -> Flow:
         """The largest product over channels and kernel places: maxima over shifted inputs."""
         if weight.data:
             return self.refuse()
@@ -54,7 +56,7 @@ class Maxima(Sums):
             None, stride, padding, dilation, groups,
         ).shape[2:]  # fmt: skip
         kernel = weight.tensor.shape[2:]
-        padded = F.pad(x.tensor, _conv_padding(padding, kernel, dilation))
+        padded = F.pad(x.tensor, conv_padding(padding, kernel, dilation))
         batch, channels = padded.shape[:2]
         grouped = weight.tensor.view(groups, -1, channels // groups, *kernel)
         best: Tensor | None = None
@@ -88,21 +90,9 @@ class Maxima(Sums):
         raise NoPathSum(f"{self.where()}: p = inf is not available for einsum; use a linear layer")
 
 
-def _largest_products(x: Tensor, weight: Tensor, entries: int = 2**22) -> Tensor:
+def _largest_products(x: Tensor, weight: Tensor, entries: int = 2**18) -> Tensor:
     """Find the maximum over i of x[..., i] * weight[o, i], in blocks of bounded memory."""
     rows = x.reshape(-1, x.shape[-1])
     size = max(1, entries // max(1, weight.numel()))
     blocks = [(part[:, None] * weight).amax(2) for part in rows.split(size)]
     return torch.cat(blocks).view(*x.shape[:-1], len(weight))
-
-
-def _conv_padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    amounts: list[int] = []
-    for axis in range(len(kernel) - 1, -1, -1):
-        if padding == "same":
-            total = dilation[axis] * (kernel[axis] - 1)
-            amounts += [total // 2, total - total // 2]
-        else:
-            edge = 0 if padding == "valid" else per_axis(padding, len(kernel))[axis]
-            amounts += [edge, edge]
-    return amounts

@@ -46,8 +46,11 @@ class Scratch:
         r""":math:`|w|^p` in the buffer."""
         result = self._like(tensor)
         for part, source in _pieces(result, tensor):
-            power_(torch.abs(source, out=part) if source.dtype == self.dtype
-                   else part.copy_(source).abs_(), p)  # fmt: skip
+            source = source if source.dtype == self.dtype else part.copy_(source)
+            if p == 2:
+                torch.square(source, out=part)
+            else:
+                power_(torch.abs(source, out=part), p)
         return result
 
     def slope_of_power(self, tensor: Tensor, p: float) -> Tensor:

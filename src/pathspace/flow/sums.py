@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathspace.flow.evaluator import Evaluator
+from pathspace.flow.layers import Convolution, Linear
 from pathspace.flow.values import Flow, NoPathSum
 from pathspace.network import Ref, StateRef
 from pathspace.tracing.values import map_leaves
@@ -20,6 +21,9 @@ class Sums(Evaluator):
     """Evaluates a program with :math:`|w|^p` in place of w."""
 
     RULES: ClassVar[dict[str, str]] = {}
+    LAYERS = frozenset(
+        ["linear", *(f"conv{kind}{n}d" for n in (1, 2, 3) for kind in ("", "_transpose"))]
+    )
 
     # Combining ---------------------------------------------------------------------------------
 
@@ -267,18 +271,48 @@ class Sums(Evaluator):
         shifted = bias.map(lambda b: b[(..., *(None,) * axes)])
         return self.add(x, shifted)
 
-    def linear(self, x: Flow, weight: Flow, bias: Flow | None = None) -> Flow:
+    def linear(self, x: Flow, weight: Flow | StateRef, bias: Flow | None = None) -> Flow:
+        if isinstance(weight, StateRef) and self.weights[weight.name].dim() != 2:
+            weight = self.entry(weight.name)
+        if isinstance(weight, StateRef):
+            return self.with_bias(self.layer(Linear, x, weight), bias, 0)
         if weight.data:
             return self.refuse()
         product = Flow(self.matrix(x.tensor, weight.tensor), x.log + weight.log, x.data)
         return self.with_bias(product, bias, 0)
 
-    def conv(self, x: Flow, weight: Flow, bias: Flow | None = None, *args: Any, **kw: Any) -> Flow:
-        if weight.data:
-            return self.refuse()
-        result = self.node.function(x.tensor, weight.tensor, None, *args, **kw)
-        spatial = weight.tensor.dim() - 2
-        return self.with_bias(Flow(result, x.log + weight.log, x.data), bias, spatial)
+    def conv(
+        self,
+        x: Flow,
+        weight: Flow | StateRef,
+        bias: Flow | None = None,
+        *args: Any,
+        **kw: Any,
+    ) -> Flow:
+        transposed = "transpose" in self.node.operation
+        given = dict(zip(_OPTIONS[transposed], args, strict=False)) | kw
+        if isinstance(weight, Flow):
+            if weight.data:
+                return self.refuse()
+            result = self.node.function(x.tensor, weight.tensor, None, **given)
+            spatial = weight.tensor.dim() - 2
+            return self.with_bias(Flow(result, x.log + weight.log, x.data), bias, spatial)
+        shape = self.weights[weight.name].shape
+        spatial = len(shape) - 2
+        stride, dilation, padding = (
+            per_axis(given.get(key, default), spatial)
+            for key, default in (("stride", 1), ("dilation", 1), ("padding", 0))
+        )
+        if "same" in padding:  # may be more on one side than on the other
+            amounts = conv_padding("same", shape[2:], dilation)
+            x = x.map(lambda tensor: F.pad(tensor, amounts))
+        padding = (0,) * spatial if isinstance(padding[0], str) else padding
+        more = per_axis(given.get("output_padding", 0), spatial)
+        options = (stride, padding, dilation, transposed, more, given.get("groups", 1))
+        if x.tensor.dim() == len(shape):
+            return self.with_bias(self.layer(Convolution, x, weight, options), bias, spatial)
+        one = self.layer(Convolution, x.map(lambda tensor: tensor[None]), weight, options)
+        return self.with_bias(one.map(lambda tensor: tensor[0]), bias, spatial)
 
     def matmul(self, a: Flow, b: Flow) -> Flow:
         if a.data and b.data:
@@ -324,10 +358,13 @@ class Sums(Evaluator):
         ref = given["running_mean"]
         if isinstance(ref, StateRef) and ref.name in self.absorbed:
             mean = mean - self.weights[self.absorbed[ref.name]].to(self.dtype)
-        gain = (variance + given.get("eps", 1e-5)).rsqrt()
-        gain = gain if weight is None else gain * weight
-        shift = -mean * gain if bias is None else bias - mean * gain
-        return self.affine(x, self.raised(gain), self.raised(shift))
+        inverse = (variance + given.get("eps", 1e-5)).rsqrt()
+        gain = self.raised(inverse)
+        if weight is not None:
+            inverse = inverse * weight
+            gain = gain * self.raised(weight, _name(given["weight"]))
+        shift = -mean * inverse if bias is None else bias - mean * inverse
+        return self.affine(x, gain, self.raised(shift, _name(given.get("bias"))))
 
     def affine(self, x: Flow, gain: Tensor, shift: Tensor) -> Flow:
         """Gain and shift along axis 1, in one pass over the values."""
@@ -336,11 +373,34 @@ class Sums(Evaluator):
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
 
 
+def _name(leaf: Any) -> str | None:
+    return leaf.name if isinstance(leaf, StateRef) else None
+
+
+def conv_padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """The padding of a convolution as :func:`torch.nn.functional.pad` takes it."""
+    amounts: list[int] = []
+    for axis in range(len(kernel) - 1, -1, -1):
+        if padding == "same":
+            total = dilation[axis] * (kernel[axis] - 1)
+            amounts += [total // 2, total - total // 2]
+        else:
+            edge = 0 if padding == "valid" else per_axis(padding, len(kernel))[axis]
+            amounts += [edge, edge]
+    return amounts
+
+
 def per_axis(value: Any, length: int) -> tuple[Any, ...]:
     """One number for every axis."""
     if isinstance(value, tuple | list):
         return tuple(value) if len(value) == length else tuple(value) * length
     return (value,) * length
+
+
+_OPTIONS = {  # of a convolution behind its bias; by whether it is transposed
+    False: ("stride", "padding", "dilation", "groups"),
+    True: ("stride", "padding", "output_padding", "groups", "dilation"),
+}
 
 
 def _spatial(operation: str) -> int:

@@ -35,3 +35,7 @@ class Flow:
     def map(self, function: Callable[[Tensor], Tensor]) -> Flow:
         """Apply a map that commutes with the common factor."""
         return Flow(function(self.tensor), self.log, self.data)
+
+    def is_finite(self) -> bool:
+        """Whether no entry has left the range of its dtype."""
+        return bool(self.tensor.isfinite().all())

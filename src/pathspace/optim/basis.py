@@ -31,7 +31,7 @@ from pathspace.optim.rules import Tensors
 from pathspace.optim.skeleton import rechosen, skeleton_of, training_skeleton
 from pathspace.signedlogs import log_product
 from pathspace.skeleton import Choice, Skeleton
-from pathspace.weightgraph import relabelled
+from pathspace.weightgraph import WeightGraph, relabelled
 
 Metric = Literal["normalized", "paper"]
 Roots = Literal["multiplicative", "additive"]
@@ -90,7 +90,8 @@ class BasisSpace(Space):
 
     def arrange(self, leaves: Sequence[Leaf]) -> None:
         """Choose a skeleton and a metric, unless the same parameters have just moved."""
-        self.leaves, self.device = leaves, leaves[0].weight.device
+        self.leaves = leaves
+        self.device = leaves[0].weight.device if leaves else torch.device("cpu")
         relabel = self._relabel()
         for leaf in leaves:
             if leaf.edge is not None:
@@ -105,9 +106,7 @@ class BasisSpace(Space):
         self._flow, self._source, self._back, self._inner = (
             Table(leaves, "source", self.device) for _ in range(4)
         )
-        self._target, self._outer, self._norm = (
-            Table(leaves, "target", self.device) for _ in range(3)
-        )
+        self._target, self._outer = (Table(leaves, "target", self.device) for _ in range(2))
         self.source, self.target = self._source.parts, self._target.parts
         self.back = self._back.parts
         self.seen = [part is not None for part in self._flow.parts]
@@ -156,7 +155,9 @@ class BasisSpace(Space):
         self.owner = torch.where(has, _follow(step), 0).to(device)
         self.is_root = (has & ~free).to(device)
         self.has = has.to(device)
-        self.parent, self.child = skeleton.parent.to(device), skeleton.child.to(device)
+        self.parent = skeleton.parent.to(device)
+        whole = WeightGraph(self.network, folded=False, relabel=self._relabel())
+        self.child = whole.places(skeleton.outgoing).ends()[1].to(device)
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.leaves, both, device)
         both[:size].masked_fill_(~(has & ~free), -1)
@@ -164,6 +165,10 @@ class BasisSpace(Space):
         self._group = torch.zeros(size, dtype=torch.long, device=device)
         for place, rows, _ in self._entries.parts:
             self._group[rows[rows < size]] = self.leaves[place].group
+        self._read = torch.zeros(size, dtype=torch.bool, device=device)
+        for norm in self.network.normalizations:
+            self._read[norm.input_scale.reshape(-1)] = True
+        self._read[0] = False
         self._he = torch.full((size,), 1 / HE, dtype=torch.float64, device=device)
         self._power = 0.0
 
@@ -198,32 +203,33 @@ class BasisSpace(Space):
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
-        skeleton = self._skeleton.take(step.weights).view(2, -1)
-        inner, outer = (
-            log_product(w.masked_fill(w == 0, 1.0), forest)[1]
-            for w, forest in zip(skeleton, (self.parent, self.child), strict=True)
-        )
-        if self.metric == "paper":
-            self.log_source, self.log_target = -inner, -outer
-            if self.network.normalizations:
-                self.log_target = self.log_target + self._log_norms(step) / 2
+        incoming, outgoing = self._skeleton.take(step.weights).view(2, -1)
+        inner = _log_products(incoming, self.parent)
+        norms = torch.zeros_like(inner)
+        if self.network.normalizations:
+            norms = self._log_norms(step, inner if self.metric == "normalized" else norms)
+        if self.metric == "normalized":  # what enters a batch norm leaves it with norm 1
+            outgoing = torch.where(self.has, outgoing, (-norms).exp())
+        outer = _log_products(outgoing, self.child)
+        if self.metric == "paper":  # Eq. (40) has the norm once: half of it before and after
+            self.log_source, self.log_target = -inner, norms / 2 - outer
             self._power = 0.0
         self.log_value = inner + outer
         if self.decay[0]:
             self._inner.fill((2 * inner).exp() * self.decay[0])
-            self._outer.fill((2 * outer).exp())
+            # Values of paths that end at a batch norm have squares that sum to 1, whatever they are.
+            self._outer.fill((2 * outer).exp() * ~self._read)
 
-    def _log_norms(self, step: Step) -> Tensor:
+    def _log_norms(self, step: Step, log_source: Tensor) -> Tensor:
         """Log norms of what enters every unit that a batch norm reads, 0 for all others."""
-        for weight, part in zip(step.weights, self._norm.parts, strict=True):
-            if part is not None:
-                _flow(weight, weight, part, {"weight_decay": 0.0, "maximize": False})
-        logs = self._norm.gather(self.network.H + 1).log() / 2
-        read = torch.zeros(len(logs), dtype=torch.bool)
-        for norm in self.network.normalizations:
-            read[norm.input_scale.reshape(-1)] = True
-        read[0] = False
-        return torch.where(read.to(self.device), logs, 0.0)
+        total = torch.zeros_like(log_source)
+        for leaf, weight in zip(self.leaves, step.weights, strict=True):
+            source, target = (leaf.scales(side).to(self.device) for side in ("source", "target"))
+            square = (weight * log_source[source].exp().to(weight)).square()
+            dims = [d for d in (0, 1) if target.shape[d] == 1]
+            square = square.sum(dims, keepdim=True) if dims else square
+            total.index_add_(0, target.reshape(-1), square.reshape(-1).to(total))
+        return torch.where(self._read & (total > 0), total.log() / 2, 0.0)
 
     def _ratio(self, step: Step) -> Tensor:
         """Log R of every root; 0 for all others."""
@@ -377,6 +383,11 @@ class BasisSpace(Space):
         edges = (state[name].cpu() for name in ("incoming", "outgoing"))
         self.skeleton = skeleton_of(self.skeleton.graph, *edges)
         self._follow_skeleton()
+
+
+def _log_products(weights: Tensor, forest: Tensor) -> Tensor:
+    """Log sizes of the products along a forest; units without an edge count as 1."""
+    return log_product(weights.masked_fill(weights == 0, 1.0), forest)[1]
 
 
 _LIMIT = math.log(2)

@@ -50,7 +50,7 @@ class Leaf:
     def matrix(self, tensor: Tensor) -> Tensor:
         """A tensor of the parameter's shape as a matrix: a view if its memory allows it."""
         if self.is_matrix:
-            return tensor
+            return tensor.contiguous()
         return tensor.permute(self.order).reshape(self.rows, self.columns)
 
     def factor(self, tensor: Tensor) -> Tensor:

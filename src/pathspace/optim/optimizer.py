@@ -12,6 +12,7 @@ what leaves its units.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import warnings
@@ -145,7 +146,11 @@ class InvariantOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as in torch; its settings are checked."""
         super().add_param_group(param_group)
-        self.rule.check(self.param_groups[-1])
+        try:
+            self.rule.check(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
+            raise
 
     @property
     def plain(self) -> list[str]:
@@ -170,9 +175,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if not (_finite(step, self.space.seen) and self.space.inspect(step)):
             self._not_finite(step)
             return loss
-        for state in step.states:
-            if state:
-                state["step"] += 1
+        self._advance(step)
         self.space.prepare(step)
         for batch in step.batches:
             self._update(batch, step)
@@ -241,9 +244,12 @@ class InvariantOptimizer(torch.optim.Optimizer):
                 known |= id(parameter) in name_of
                 if not parameter.requires_grad:
                     continue
-                if not parameter.is_floating_point():
-                    raise PathspaceError(f"parameters must be real numbers, not {parameter.dtype}")
                 name = name_of.get(id(parameter), f"parameter {place} of group {number}")
+                if not parameter.is_floating_point():
+                    raise PathspaceError(
+                        f"`{name}` is of {parameter.dtype}; only real weights can be stepped here, "
+                        "leave it to another optimizer"
+                    )
                 leaves.append(Leaf(parameter, name, number, edge_of.get(id(parameter))))
         if not known:
             raise PathspaceError(
@@ -253,7 +259,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         return leaves
 
     def _step_of(self, leaves: list[Leaf]) -> Step:
-        """Collect gradients and states; states are made at a parameter's first gradient."""
+        """Collect the gradients, as matrices in the dtype that steps are taken in."""
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
         step = Step(self, leaves, self._batches, linear)
         for place, leaf in enumerate(leaves):
@@ -268,18 +274,26 @@ class InvariantOptimizer(torch.optim.Optimizer):
             step.gradients[place] = (
                 gradient if leaf.dtype == gradient.dtype else gradient.to(leaf.dtype)
             )
-            if not linear:
-                step.states[place] = self._state_of(leaf)
         return step
 
+    def _advance(self, step: Step) -> None:
+        """Collect the states of parameters that have a gradient, and count their steps."""
+        if step.linear:
+            return
+        for place, leaf in enumerate(step.leaves):
+            if step.gradients[place] is not None:
+                step.states[place] = self._state_of(leaf)
+                step.states[place]["step"] += 1
+
     def _state_of(self, leaf: Leaf) -> State:
-        """A parameter's state, its tensors as matrices."""
+        """A parameter's state, its tensors as matrices; made at its first step."""
         state = self.state[leaf.parameter]
-        if not state:
-            for buffer in self.rule.buffers(self.param_groups[leaf.group]):
+        for buffer in self.rule.buffers(self.param_groups[leaf.group]):
+            if buffer.name not in state:
                 state[buffer.name] = torch.full_like(
-                    leaf.parameter, buffer.initial, dtype=leaf.dtype
+                    leaf.parameter, buffer.initial, dtype=leaf.dtype, requires_grad=False
                 )
+        if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)
         matrices: State = {}
         for name, tensor in state.items():
@@ -303,7 +317,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if self.nonfinite == "raise":
             raise FloatingPointError(message)
         if self.skipped == 1:
-            warnings.warn(message + " (said once; `skipped` counts)", RuntimeWarning, stacklevel=4)
+            warnings.warn(message + " (said once; `skipped` counts)", RuntimeWarning, stacklevel=5)
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with what the space remembers under ``"space"``."""
@@ -317,19 +331,20 @@ class InvariantOptimizer(torch.optim.Optimizer):
                     f"the state has no {key!r}: it is of another kind of optimizer"
                 )
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
-        self._restore_dtypes(state_dict)
+        self._copy_state(state_dict)
         self.skipped = state_dict["skipped"]
         self._arranged()
-        self.space.load_state_dict(state_dict["space"])
+        self.space.load_state_dict(copy.deepcopy(state_dict["space"]))
 
-    def _restore_dtypes(self, state_dict: dict[str, Any]) -> None:
-        """Undo torch's cast of the state to the parameters' dtypes: it may be finer."""
+    def _copy_state(self, state_dict: dict[str, Any]) -> None:
+        """Undo torch's cast to the parameters' dtypes, and share no memory with what is loaded."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for parameter, key in zip(group["params"], saved["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
-                    if name != "step" and isinstance(value, Tensor):
-                        kept = value.detach().clone()
-                        self.state[parameter][name] = kept.to(parameter.device)
+                    kept = value.detach().clone()
+                    if name != "step":
+                        kept = kept.to(parameter.device)
+                    self.state[parameter][name] = kept
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("network", "space", "nonfinite", "skipped")

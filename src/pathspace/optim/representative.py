@@ -37,20 +37,22 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
     logs = torch.zeros(size, dtype=torch.float64)
     known = torch.zeros(size, dtype=torch.bool)
     known[0] = True
-    waiting: list[tuple[Edge, Tensor]] = []
+    written = known.clone()  # by other units
+    for edge in edges:
+        if not edge.from_constant:
+            written[edge.target_scale.reshape(-1)] = True
+    constants = torch.zeros(size, dtype=torch.float64)
+    for edge in edges:
+        if edge.from_constant:
+            scales = edge.target_scale.reshape(-1)
+            constants.index_add_(0, scales, _entering(edge, weights[edge.parameter], logs))
+    _settle(logs, known | written, torch.arange(size), constants, 0.0)
+    known |= (constants > 0) & ~written
     for edge in edges:
         scales = edge.target_scale.reshape(-1)
-        if bool(known[scales].all()):
-            continue
-        square = _entering(edge, weights[edge.parameter], logs)
-        if edge.from_constant:
-            waiting.append((edge, square))
-            continue
-        _settle(logs, known, scales, square, math.log(HE))
-    total = torch.zeros(size, dtype=torch.float64)
-    for edge, square in waiting:
-        total.index_add_(0, edge.target_scale.reshape(-1), square)
-    _settle(logs, known, torch.arange(size), total, 0.0)
+        if not (edge.from_constant or bool(known[scales].all())):
+            entering = _entering(edge, weights[edge.parameter], logs)
+            known |= _settle(logs, known, scales, entering, math.log(HE))
     return logs
 
 
@@ -61,8 +63,9 @@ def _entering(edge: Edge, weight: Tensor, logs: Tensor) -> Tensor:
     return sum_to(square, edge.target_scale.shape).reshape(-1)
 
 
-def _settle(logs: Tensor, known: Tensor, scales: Tensor, square: Tensor, norm: float) -> None:
+def _settle(logs: Tensor, known: Tensor, scales: Tensor, square: Tensor, norm: float) -> Tensor:
+    """Give scales that are not known yet the norm asked for; which ones got it."""
     total = torch.zeros_like(logs).index_add_(0, scales, square)
     new = (total > 0) & ~known
     logs[new] = norm - total[new].log() / 2
-    known |= new
+    return new

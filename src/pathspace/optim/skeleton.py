@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathspace.network import Network
 from pathspace.skeleton import Choice, Skeleton, _choose, _fill, _order_of_computation
-from pathspace.weightgraph import WeightGraph
+from pathspace.weightgraph import WeightGraph, sum_to
 
 
 def training_skeleton(
@@ -22,7 +22,7 @@ def training_skeleton(
     whose weights on one side are zero. They take part like pinned units: their weights are
     coordinates of their own.
     """
-    kept = relabel.clone()
+    kept = torch.where(_alive(network, weights, relabel)[relabel], relabel, 0)
     while True:
         graph = WeightGraph(network, folded=False, relabel=kept)
         incoming = _choose(graph, dict(weights), "target", choice, None)
@@ -32,6 +32,17 @@ def training_skeleton(
         if not bool(missing.any()):
             return skeleton_of(graph, incoming, outgoing)
         kept = torch.where(missing[kept], 0, kept)
+
+
+def _alive(network: Network, weights: Mapping[str, Tensor], relabel: Tensor) -> Tensor:
+    """(H+1,) the scales that weights other than 0 enter and leave."""
+    counts = torch.zeros(2, len(relabel), dtype=torch.long)
+    for edge in WeightGraph(network, folded=False, relabel=relabel).edges:
+        present = (weights[edge.parameter] != 0).cpu()
+        for side, scales in enumerate((edge.target_scale, edge.source_scale)):
+            found = sum_to(present.long(), scales.shape)
+            counts[side].index_add_(0, scales.reshape(-1), found.reshape(-1))
+    return (counts > 0).all(0)
 
 
 def skeleton_of(graph: WeightGraph, incoming: Tensor, outgoing: Tensor) -> Skeleton:

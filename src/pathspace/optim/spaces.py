@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from pathspace.balancing import balance_weights
+from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.network import Network
 from pathspace.optim.blocks import Leaf, Table
 from pathspace.optim.optimizer import Space, Step
-from pathspace.weightgraph import sum_to
+from pathspace.optim.representative import HE, he_scales
 
 
 class DiagonalSpace(Space):
@@ -61,7 +62,8 @@ class PathSpace(DiagonalSpace):
 
     :math:`\gamma_p(e) = (\sum_{\text{paths through }e} \prod_{e'\neq e} |w_{e'}|^p)^{2/p}`; 0 where
     no path through e is alive, so that such weights rest. A batch norm divides by what its batch
-    gives, which the norm of what enters it stands for.
+    gives; the norm of what enters it stands for that, and γ is that of the representative in which
+    this norm is the same for all (:func:`~pathspace.optim.representative.he_scales`).
 
     Args:
         network: the traced network.
@@ -87,42 +89,50 @@ class PathSpace(DiagonalSpace):
     def measure(self, step: Step, power: float) -> None:
         """One sweep forwards and one backwards through the network of path sums."""
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
-        weights |= self._deviations(weights)
-        from pathspace.flow.slopes import path_slopes
-
+        scales = None
+        if self.network.normalizations:
+            scales = he_scales(self.network.edges, weights, self.network.H + 1)
+            weights = self._normalized(weights, scales)
         slopes = path_slopes(self.network, weights, self.p)
-        found = [self._factors(slopes.get(leaf.name), leaf, power) for leaf in self.leaves]
+        found = []
+        for leaf in self.leaves:
+            factors = self._factors(slopes.get(leaf.name), leaf, power)
+            if scales is not None and leaf.edge is not None:
+                ratio = (-power * leaf.edge.ratio(scales)).exp().to(leaf.weight)
+                factors.append(leaf.factor(ratio))
+            found.append(_two(factors))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
-    def _factors(self, slope: Any, leaf: Leaf, power: float) -> list[Tensor | None]:
-        """The factors of a leaf, as matrices."""
-        if slope is None or not slope.factors:
-            return [None, None]
+    def _factors(self, slope: Slope | None, leaf: Leaf, power: float) -> list[Tensor]:
+        r"""The factors :math:`\gamma^{-1/2}` of a leaf, as matrices."""
+        if slope is None:
+            return []
         exponent = -power / self.p
-        first, *rest = (
-            leaf.factor(f.to(leaf.dtype).pow(exponent)).nan_to_num_(posinf=0.0)
-            for f in slope.factors
-        )
-        first.mul_(math.exp(slope.log * exponent))
-        for factor in rest[1:]:
-            first = first * factor
-        return [first, rest[0] if rest else None]
+        factors = [leaf.factor(f.to(leaf.dtype).pow(exponent)) for f in slope.factors]
+        for factor in factors:
+            factor.nan_to_num_(posinf=0.0)
+        factors[0].mul_(math.exp(slope.log * exponent))
+        return factors
 
-    def _deviations(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Statistics of the batch norms as they are if all inputs are independent of norm 1."""
-        found: dict[str, Tensor] = {}
+    def _normalized(self, weights: dict[str, Tensor], scales: Tensor) -> dict[str, Tensor]:
+        """The weights after rescaling; batch norms divide by the norm that this gives."""
+        result = dict(weights)
+        for edge in self.network.edges:
+            weight = weights[edge.parameter]
+            result[edge.parameter] = weight * edge.ratio(scales).exp().to(weight)
         for norm in self.network.normalizations:
-            if norm.mean is None or norm.variance is None:
-                continue
-            square = torch.zeros(len(self.network.scale), dtype=torch.float64)
-            for edge in self.network.edges:
-                if not edge.from_constant:
-                    sums = sum_to(weights[edge.parameter].double().square(), edge.target.shape)
-                    square.index_add_(0, edge.target.reshape(-1), sums.reshape(-1).cpu())
-            variance = square[norm.input].clamp_min(torch.finfo(torch.float32).tiny)
-            found[norm.variance] = (variance - norm.eps).to(weights[norm.variance])
-            found[norm.mean] = torch.zeros_like(weights[norm.mean])
-        return found
+            if norm.mean is not None and norm.variance is not None:
+                mean = torch.zeros_like(weights[norm.mean])
+                result |= {norm.mean: mean, norm.variance: mean + (HE**2 - norm.eps)}
+        return result
+
+
+def _two(factors: list[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """At most two factors with the same product."""
+    while len(factors) > 2:
+        factors = [factors[0] * factors[1], *factors[2:]]
+    first, second = [*factors, None, None][:2]
+    return first, second
 
 
 class BalancedSpace(DiagonalSpace):
@@ -138,7 +148,7 @@ class BalancedSpace(DiagonalSpace):
 
     def arrange(self, leaves: Sequence[Leaf]) -> None:
         """Prepare the tables."""
-        device = leaves[0].weight.device
+        device = leaves[0].weight.device if leaves else torch.device("cpu")
         self._source, self._target = (Table(leaves, s, device) for s in ("source", "target"))
         self.source, self.target = self._source.parts, self._target.parts
         self.back, self.seen = [None] * len(leaves), [False] * len(leaves)
@@ -153,3 +163,4 @@ class BalancedSpace(DiagonalSpace):
         logs = power * torch.cat([logs.new_zeros(1), logs])
         self._source.fill(logs.exp())
         self._target.fill((-logs).exp())
+        self.source, self.target = self._source.parts, self._target.parts

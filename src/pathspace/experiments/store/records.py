@@ -1,0 +1,99 @@
+"""Finished trials as they are on the disk: read, checked, and never changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pathspace.experiments.store.errors import Damaged
+from pathspace.experiments.store.files import checksum, read_file, read_sealed
+from pathspace.experiments.store.states import unpack, unpack_weights
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+WEIGHTS = "weights.safetensors"
+TRAINING = "training.safetensors"
+ENVIRONMENT = "environment.json"
+TIMINGS = "timings.json"
+RESULT = "result.json"
+
+CONTENT = (CONFIG, METRICS, WEIGHTS, TRAINING)  # what the checksums in the result are of
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished trial.
+
+    Attributes:
+        folder: its directory.
+        key: its key.
+        config: its configuration.
+        result: status, last and best metrics.
+        timings: seconds, and how often the trial was taken up.
+        environment: where and with what it ran.
+    """
+
+    folder: Path
+    key: str
+    config: dict[str, Any]
+    result: dict[str, Any]
+    timings: dict[str, Any]
+    environment: dict[str, Any]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics, one row per evaluation."""
+        return parse_rows(read_file(self.folder / METRICS), self.folder / METRICS)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the model at the end."""
+        return unpack_weights(read_file(self.folder / WEIGHTS))
+
+    @property
+    def training(self) -> Any:
+        """Optimizer, random generators and position at the end."""
+        return unpack(read_file(self.folder / TRAINING))
+
+
+def read_record(folder: Path, *, verify: bool = True) -> Record:
+    """Read a finished trial.
+
+    Args:
+        folder: its directory.
+        verify: compare the checksums of all files, not only look at the small ones.
+
+    Raises:
+        Damaged: a file is missing, cut off or altered; the message names it.
+    """
+    result = read_sealed(folder / RESULT)
+    files = result.get("files")
+    if not isinstance(files, Mapping) or set(files) != set(CONTENT):
+        raise Damaged(f"{folder / RESULT} is not the result of a trial")
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise Damaged(f"{path} is missing")
+        if (verify or name == CONFIG) and checksum(path) != expected:
+            raise Damaged(f"{path} does not match its checksum in {RESULT}")
+    return Record(
+        folder=folder,
+        key=result["key"],
+        config=json.loads(read_file(folder / CONFIG)),
+        result=result,
+        timings=read_sealed(folder / TIMINGS),
+        environment=read_sealed(folder / ENVIRONMENT),
+    )
+
+
+def parse_rows(content: bytes, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of metrics."""
+    try:
+        return [json.loads(line) for line in content.splitlines()]
+    except ValueError as error:
+        raise Damaged(f"{path} is not JSON, line by line: {error}") from error

@@ -1,0 +1,168 @@
+r"""Slopes of the path norm: what the paths through a weight carry without it.
+
+.. math:: \frac{\partial \phi_p^p}{\partial |w_e|^p}
+    = \sum_{\text{paths} \ni e} \prod_{e' \ne e} |w_{e'}|^p
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathspace.flow.layers import Factors, Linear
+from pathspace.flow.running import evaluate
+from pathspace.flow.sums import Sums
+from pathspace.flow.values import Flow
+from pathspace.network import Network, StateRef
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slopes of one weight tensor: ``exp(log)`` times the product of the factors.
+
+    Attributes:
+        factors: tensors that broadcast against the weight: a column and a row for a linear map of
+            one sample, one tensor of the weight's shape otherwise.
+        log: the logarithm of a factor that all weights have in common, so that nothing overflows.
+    """
+
+    factors: tuple[Tensor, ...]
+    log: float = 0.0
+
+    def dense(self) -> Tensor:
+        """The slopes as one tensor; infinite where they leave the range of its dtype."""
+        common = torch.tensor(self.log, dtype=torch.float64).exp().to(self.factors[0])
+        return common * math.prod(self.factors[1:], start=self.factors[0])
+
+
+def path_slopes(
+    network: Network,
+    weights: Mapping[str, Tensor] | None = None,
+    p: float = 2.0,
+    *,
+    biases: bool = True,
+    dtype: torch.dtype | None = None,
+) -> dict[str, Slope]:
+    r"""The derivatives of the path norm's p-th power by the p-th powers of all weights.
+
+    .. math:: \frac{\partial \phi_p^p}{\partial |w_e|^p}
+        = \sum_{\text{paths} \ni e} \prod_{e' \ne e} |w_{e'}|^p
+
+    One pass forward and one back through the recorded program, on one sample of ones. Powers of
+    weights are written into one buffer and made anew on the way back, so no copy of the weights is
+    made; exact also where :math:`w_e = 0`. A weight that is used several times (in a convolution,
+    or shared between layers) has the sum over its uses. Path-SGD's :math:`\gamma_p(e)` is the
+    slope to the power 2/p.
+
+    A batch norm is folded with the statistics in ``weights``: the slope of its weight γ is that
+    by :math:`|\gamma|^p`, the slopes of weights in front of it take its gain as given, and the
+    slope of its bias is that by :math:`|\beta - \mu\gamma/\sqrt{\sigma^2+\varepsilon}|^p`, the
+    power of the folded bias (by :math:`|\beta|^p` if μ = 0). A bias in front of it is part of the
+    folded bias and has no slope of its own.
+
+    Args:
+        network: the traced network.
+        weights: parameters and buffers by name; by default the model's.
+        p: finite exponent ≥ 1.
+        biases: count paths that start at a bias.
+        dtype: what to compute in; by default that of the parameters, at least float32. Slopes that
+            are smaller than the largest by more than its range become 0.
+
+    Returns:
+        by name, the :class:`Slope` of every parameter that paths run along.
+
+    Raises:
+        NoPathSum: where an operation is not positively homogeneous, naming the layer.
+
+    Example:
+        >>> import torch, pathspace as ps
+        >>> model = torch.nn.Sequential(
+        ...     torch.nn.Linear(2, 2, bias=False),
+        ...     torch.nn.ReLU(),
+        ...     torch.nn.Linear(2, 1, bias=False),
+        ... )
+        >>> with torch.no_grad():
+        ...     _ = model[0].weight.copy_(torch.tensor([[1.0, 2.0], [0.0, -3.0]]))
+        ...     _ = model[2].weight.copy_(torch.tensor([[2.0, -1.0]]))
+        >>> slopes = path_slopes(ps.trace(model, torch.ones(1, 2)), p=1)
+        >>> slopes["2.weight"].dense()  # |1| + |2| into the first unit, |0| + |3| into the second
+        tensor([[3., 3.]])
+        >>> slopes["0.weight"].dense()  # also of the weight that is 0
+        tensor([[2., 2.],
+                [1., 1.]])
+
+    Reference: Neyshabur et al. 2015, Eq. (7) and Algorithm 1.
+    """
+    if not 1 <= p < math.inf:
+        raise ValueError(f"p must be finite and at least 1, not {p}")
+    given = network.state() if weights is None else weights
+    state = {name: tensor.detach() for name, tensor in given.items()}
+    if dtype is None:
+        dtype = _common_dtype(state[name] for name in network.parameters() if name in state)
+    with torch.enable_grad():
+        return evaluate(
+            network,
+            lambda careful: _Forward(network, state, p, biases, dtype, careful),
+            _Forward.slopes,
+        )
+
+
+class _Forward(Sums):
+    """The pass forward; it remembers where the derivatives by powers of parameters are to go."""
+
+    def __init__(self, network: Network, *args: Any) -> None:
+        super().__init__(network, *args)
+        self.parameters = network.parameters().keys()
+        self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
+        self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
+        self.found: dict[str, list[Factors]] = {}
+
+    def layer(self, kind: type[Linear], x: Flow, weight: StateRef, *options: Any) -> Flow:
+        if weight.name not in self.parameters:
+            return super().layer(kind, x, weight, *options)
+        sink = self.found.setdefault(weight.name, []).append
+        apply = kind(self.power, self.scratch, sink, *options)
+        return x.map(lambda tensor: apply(tensor, self.weights[weight.name], self.token))
+
+    def raised(self, tensor: Tensor, name: str | None = None) -> Tensor:
+        result = super().raised(tensor)
+        if name is not None and name in self.parameters:
+            self.found.setdefault(name, [])
+            self.leaves.append((name, result.requires_grad_()))
+        return result
+
+    def slopes(self, flows: list[Flow]) -> dict[str, Slope] | None:
+        """The pass back; ``None`` if not all slopes are finite."""
+        log = max(flow.log for flow in flows)
+        total = torch.stack([flow.at(log).sum() for flow in flows]).sum()
+        if not total.requires_grad:
+            return {}
+        tensors = [self.token, *(leaf for _, leaf in self.leaves)]
+        gradients = torch.autograd.grad(total, tensors, allow_unused=True)
+        for (name, _), gradient in zip(self.leaves, gradients[1:], strict=True):
+            if gradient is not None:
+                self.found[name].append((gradient,))
+        slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
+        factors = [factor for slope in slopes.values() for factor in slope.factors]
+        finite = torch.stack([factor.sum() for factor in factors]).isfinite().all()
+        return slopes if bool(finite) else None
+
+
+def _summed(uses: list[Factors]) -> Factors:
+    """The factors of one use, or the sum over several uses as one tensor."""
+    if len(uses) == 1:
+        return uses[0]
+    products = [math.prod(factors[1:], start=factors[0]) for factors in uses]
+    return (sum(products[1:], start=products[0]),)
+
+
+def _common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype

@@ -1,0 +1,622 @@
+"""What a torch user expects of an optimizer, for every optimizer here."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from optimizers import (
+    KINDS,
+    Net,
+    assert_identical,
+    backward,
+    batch,
+    fill,
+    loss_of,
+    setting,
+    snapshot,
+    stored,
+    train,
+)
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import SWALR
+
+import pathspace as ps
+from pathspace.errors import PathspaceError
+from pathspace.optim import GSGD, BalancedSGD, GAdam, PathSGD
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+@every_kind
+def test_is_a_torch_optimizer_that_learns(kind):
+    model, optimizer = setting(kind)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    before = torch.stack([loss_of(model, k).detach() for k in range(20)]).mean()
+    train(model, optimizer, range(20))
+    after = torch.stack([loss_of(model, k).detach() for k in range(20)]).mean()
+    assert after < before
+    assert optimizer.skipped == 0
+
+
+# Parameters and groups ----------------------------------------------------------------------------
+
+
+@every_kind
+def test_parameters_outside_the_graph_get_the_plain_rule_and_are_listed(kind):
+    model, optimizer = setting(kind, weight_decay=0.01)
+    assert optimizer.plain == ["temperature", "c.bias"]
+    assert "plain rule for: temperature, c.bias" in repr(optimizer)
+    twin = nn.Parameter(model.temperature.detach().clone())
+    reference = kind.torchs([twin], weight_decay=0.01)
+    for number in range(4):
+        backward(model, number)
+        twin.grad = model.temperature.grad.clone()
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(model.temperature, twin, rtol=1e-12, atol=1e-15)
+
+
+@every_kind
+@pytest.mark.parametrize("split", ["layers", "weights and biases"])
+def test_groups_equal_one_group(kind, split):
+    model, optimizer = setting(kind)
+    other, _ = setting(kind)
+    named = dict(other.named_parameters())
+    is_first = (lambda n: "bias" in n) if split != "layers" else (lambda n: n.startswith("b"))
+    groups = [
+        {"params": [p for n, p in named.items() if is_first(n)]},
+        {"params": []},
+        {"params": [p for n, p in named.items() if not is_first(n)]},
+    ]
+    in_groups = kind(groups, ps.trace(other, batch(0)[0]))
+    train(model, optimizer, range(4))
+    train(other, in_groups, range(4))
+    torch.testing.assert_close(snapshot(model), snapshot(other), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_a_group_has_its_own_rate(kind):
+    model, _ = setting(kind)
+    groups = [
+        {"params": [model.a.bias, model.b.bias, model.c.bias], "lr": 0.0},
+        {"params": [model.a.weight, model.b.weight, model.c.weight, model.temperature]},
+    ]
+    optimizer = kind(groups, ps.trace(model, batch(0)[0]))
+    before = snapshot(model)
+    train(model, optimizer, range(1))
+    # An output's bias leaves the constant and enters a pinned unit: nothing else moves it.
+    assert torch.equal(model.c.bias, before["c.bias"])
+    assert not torch.equal(model.c.weight, before["c.weight"])
+
+
+@every_kind
+def test_a_frozen_parameter_does_not_move(kind):
+    model, _ = setting(kind)
+    model.b.weight.requires_grad_(False)
+    optimizer = kind(model.parameters(), ps.trace(model, batch(0)[0]))
+    before = snapshot(model)
+    train(model, optimizer, range(3))
+    assert torch.equal(model.b.weight, before["b.weight"])
+    assert not torch.equal(model.a.weight, before["a.weight"])
+    assert not torch.equal(model.c.weight, before["c.weight"])
+
+
+@every_kind
+def test_freezing_and_unfreezing_during_training(kind):
+    model, optimizer = setting(kind)
+    train(model, optimizer, range(2))
+    model.b.weight.requires_grad_(False)
+    before = snapshot(model)
+    train(model, optimizer, range(2, 4))
+    assert torch.equal(model.b.weight, before["b.weight"])
+    assert not torch.equal(model.b.bias, before["b.bias"])
+    model.b.weight.requires_grad_(True)
+    train(model, optimizer, range(4, 6))
+    assert not torch.equal(model.b.weight, before["b.weight"])
+
+
+@every_kind
+def test_all_frozen_then_some_unfrozen(kind):
+    model, _ = setting(kind)
+    model.requires_grad_(False)
+    optimizer = kind(model.parameters(), ps.trace(model, batch(0)[0]))
+    before = snapshot(model)
+    optimizer.step()
+    assert_identical(snapshot(model), before)
+    stored(optimizer.state_dict())
+    model.c.requires_grad_(True)
+    train(model, optimizer, range(2))
+    assert torch.equal(model.a.weight, before["a.weight"])
+    assert not torch.equal(model.c.weight, before["c.weight"])
+
+
+@every_kind
+def test_a_group_added_later_is_as_if_it_had_been_there(kind):
+    model, _ = setting(kind)
+    head = [model.c.weight, model.c.bias]
+    optimizer = kind(head, ps.trace(model, batch(0)[0]))
+    before = snapshot(model)
+    train(model, optimizer, range(1))
+    assert torch.equal(model.a.weight, before["a.weight"])
+    rest = [model.a.weight, model.a.bias, model.b.weight, model.b.bias]
+    optimizer.add_param_group({"params": rest, "lr": 0.01})
+    train(model, optimizer, range(1, 3))
+    assert not torch.equal(model.a.weight, before["a.weight"])
+    assert optimizer.param_groups[1]["weight_decay"] == 0
+    stored(optimizer.state_dict())
+
+
+def test_a_refused_group_is_not_added():
+    model, optimizer = setting(KINDS[3])
+    with pytest.raises(ValueError, match="lr must not be negative, not -1"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "lr": -1})
+    assert len(optimizer.param_groups) == 1
+    train(model, optimizer, range(1))
+
+
+# Gradients ----------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["a.weight", "b.weight", "b.bias", "c.weight", "temperature"])
+def test_a_parameter_without_gradient_does_not_move(kind, name):
+    model, optimizer = setting(kind, weight_decay=0.1)
+    parameter = model.get_parameter(name)
+    for number, given in enumerate([True, False, False, True]):
+        before = snapshot(model)
+        state = copy.deepcopy(optimizer.state.get(parameter))
+        backward(model, number)
+        if not given:
+            parameter.grad = None
+        optimizer.step()
+        moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+        assert moved == set(before) - (set() if given else {name})
+        if not given:
+            assert_identical(optimizer.state.get(parameter), state)
+
+
+@every_kind
+def test_a_step_without_any_gradient_does_nothing(kind):
+    model, optimizer = setting(kind, weight_decay=0.1)
+    before, state = snapshot(model), copy.deepcopy(optimizer.state_dict())
+    optimizer.step()
+    assert_identical(snapshot(model), before)
+    assert_identical(optimizer.state_dict(), state)
+
+
+@every_kind
+def test_zero_gradients_move_nothing(kind):
+    if kind.name == "GSGD-decay":
+        pytest.skip("its regularizer has a gradient of its own")
+    model, optimizer = setting(kind)
+    before = snapshot(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert_identical(snapshot(model), before)
+
+
+@every_kind
+@pytest.mark.parametrize("maximize", [False, True])
+def test_gradients_are_left_alone(kind, maximize):
+    model, optimizer = setting(kind, weight_decay=0.1, maximize=maximize)
+    for number in range(2):
+        backward(model, number)
+        kept = {n: p.grad for n, p in model.named_parameters()}
+        copies = {n: g.clone() for n, g in kept.items()}
+        optimizer.step()
+        assert all(p.grad is kept[n] for n, p in model.named_parameters())
+        assert_identical(kept, copies)
+
+
+@every_kind
+def test_maximize_is_minimizing_the_negative(kind):
+    model, optimizer = setting(kind, maximize=True, weight_decay=0.01)
+    twin, reference = setting(kind, weight_decay=0.01)
+    for number in range(3):
+        backward(model, number)
+        optimizer.step()
+        twin.zero_grad()
+        (-loss_of(twin, number)).backward()
+        reference.step()
+    assert_identical(snapshot(model), snapshot(twin))
+
+
+@every_kind
+def test_weight_decay_is_a_term_of_the_loss(kind):
+    model, optimizer = setting(kind, weight_decay=0.05)
+    twin, reference = setting(kind)
+    for number in range(3):
+        backward(model, number)
+        optimizer.step()
+        twin.zero_grad()
+        squares = torch.stack([p.square().sum() for p in twin.parameters()]).sum()
+        (loss_of(twin, number) + 0.05 / 2 * squares).backward()
+        reference.step()
+    torch.testing.assert_close(snapshot(model), snapshot(twin), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_step_with_a_gradient_that_is_not_finite_is_skipped(kind, bad):
+    model, optimizer = setting(kind)
+    for number, name in enumerate(snapshot(model)):
+        backward(model, number)
+        model.get_parameter(name).grad.view(-1)[-1] = bad
+        before, state = snapshot(model), copy.deepcopy(optimizer.state_dict())
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            optimizer.step()
+        assert optimizer.skipped == number + 1
+        assert len(found) == (number == 0)
+        if found:
+            assert found[0].category is RuntimeWarning
+            assert f"`{name}` is not finite" in str(found[0].message)
+            assert found[0].filename == __file__
+        assert_identical(snapshot(model), before)
+        state["skipped"] += 1
+        assert_identical(optimizer.state_dict(), state)
+        train(model, optimizer, [number])
+    twin, reference = setting(kind)
+    train(twin, reference, range(len(before)))
+    assert_identical(snapshot(model), snapshot(twin))
+
+
+@every_kind
+def test_gradients_that_are_not_finite_can_be_refused(kind):
+    model, optimizer = setting(kind, nonfinite="raise")
+    backward(model, 0)
+    model.b.weight.grad[0, 0] = float("nan")
+    before = snapshot(model)
+    with pytest.raises(FloatingPointError, match=r"`b\.weight` is not finite"):
+        optimizer.step()
+    assert_identical(snapshot(model), before)
+
+
+def test_sparse_gradients_are_refused_by_name():
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+    x = torch.tensor([0, 3])
+    optimizer = GSGD(model.parameters(), network=ps.trace(model, x))
+    model(x).sum().backward()
+    with pytest.raises(PathspaceError, match=r"`0\.weight` has a sparse gradient"):
+        optimizer.step()
+
+
+# Closures, schedules, hooks -----------------------------------------------------------------------
+
+
+@every_kind
+def test_a_closure_evaluates_with_gradients(kind):
+    model, optimizer = setting(kind)
+    twin, reference = setting(kind)
+    for number in range(3):
+
+        def closure(number=number):
+            assert torch.is_grad_enabled()
+            return backward(model, number)
+
+        loss = optimizer.step(closure)
+        assert torch.equal(loss, backward(twin, number))
+        reference.step()
+    assert_identical(snapshot(model), snapshot(twin))
+
+
+SCHEDULES = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (1 + k)),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda k: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, total_iters=3),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.8),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 3),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 4),
+    "SWALR": lambda o: SWALR(o, swa_lr=0.001, anneal_epochs=3),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(
+        o, 1e-4, 1e-3, 2, cycle_momentum=_has_momentum(o)
+    ),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(
+        o, 1e-3, total_steps=6, cycle_momentum=_has_momentum(o)
+    ),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+}  # fmt: skip
+
+
+def _has_momentum(optimizer):
+    return bool({"momentum", "betas"} & set(optimizer.defaults))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@every_kind
+def test_every_schedule_does_what_setting_the_rates_by_hand_does(kind, schedule):
+    model, optimizer = setting(kind)
+    scheduler = SCHEDULES[schedule](optimizer)
+    used = []
+    for number in range(5):
+        used.append(dict(optimizer.param_groups[0]))
+        train(model, optimizer, [number])
+        scheduler.step(1.0) if schedule == "ReduceLROnPlateau" else scheduler.step()
+    twin, reference = setting(kind)
+    for number, group in enumerate(used):
+        by_hand = {k: group[k] for k in ("lr", "momentum", "betas") if k in group}
+        reference.param_groups[0].update(by_hand)
+        train(twin, reference, [number])
+    assert_identical(snapshot(model), snapshot(twin))
+    assert len({float(group["lr"]) for group in used}) > 1
+    if schedule == "OneCycleLR" and _has_momentum(optimizer):
+        key = "momentum" if "momentum" in optimizer.defaults else "betas"
+        assert len({str(group[key]) for group in used}) > 1
+
+
+@every_kind
+def test_the_rate_may_be_a_tensor(kind):
+    model, optimizer = setting(kind)
+    twin, reference = setting(kind, lr=torch.tensor(kind.rule["lr"], dtype=torch.float64))
+    schedules = [lr_scheduler.ExponentialLR(o, 0.5) for o in (optimizer, reference)]
+    train(model, optimizer, range(3), schedules[0].step)
+    train(twin, reference, range(3), schedules[1].step)
+    assert_identical(snapshot(model), snapshot(twin))
+
+
+@every_kind
+def test_hooks_and_zero_grad_work_as_in_torch(kind):
+    model, optimizer = setting(kind)
+    calls = []
+    optimizer.register_step_pre_hook(lambda o, a, k: calls.append(("before", o)))
+    optimizer.register_step_post_hook(lambda o, a, k: calls.append(("after", o)))
+    train(model, optimizer, range(1))
+    assert calls == [("before", optimizer), ("after", optimizer)]
+    with torch.profiler.profile() as profile:
+        optimizer.step()
+    assert any(e.key == f"Optimizer.step#{kind.make.__name__}.step" for e in profile.key_averages())
+    optimizer.zero_grad(set_to_none=False)
+    assert all(not p.grad.any() for p in model.parameters())
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("order", ["weights first", "optimizer first"])
+def test_a_resumed_run_equals_an_uninterrupted_one(kind, order):
+    model, optimizer = setting(kind)
+    train(model, optimizer, range(3))
+    checkpoint = stored({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    untouched = copy.deepcopy(checkpoint)
+    train(model, optimizer, range(3, 7))
+    for _ in range(2):  # the checkpoint may be used again
+        resumed = Net(seed=1).double()
+        if order == "weights first":
+            resumed.load_state_dict(checkpoint["model"])
+        new = kind(resumed.parameters(), ps.trace(resumed, batch(0)[0]))
+        if order != "weights first":
+            resumed.load_state_dict(checkpoint["model"])
+        new.load_state_dict(checkpoint["optimizer"])
+        train(resumed, new, range(3, 7))
+        assert_identical(snapshot(resumed), snapshot(model))
+        assert_identical(new.state_dict(), optimizer.state_dict())
+        assert_identical(checkpoint, untouched)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_kind
+def test_coarse_weights_resume_as_well(kind, dtype):
+    model, optimizer = setting(kind, dtype=dtype)
+    train(model, optimizer, range(3))
+    checkpoint = stored({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    train(model, optimizer, range(3, 6))
+    resumed, new = setting(kind, seed=1, dtype=dtype)
+    resumed.load_state_dict(checkpoint["model"])
+    new.load_state_dict(checkpoint["optimizer"])
+    train(resumed, new, range(3, 6))
+    assert_identical(snapshot(resumed), snapshot(model))
+
+
+@every_kind
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+def test_copies_go_their_own_way(kind, way):
+    model, optimizer = setting(kind, nonfinite="raise")
+    train(model, optimizer, range(2))
+    pair = (model, optimizer)
+    twin, other = copy.deepcopy(pair) if way == "deepcopy" else pickle.loads(pickle.dumps(pair))
+    before = snapshot(twin)
+    train(model, optimizer, range(2, 5))
+    assert_identical(snapshot(twin), before)
+    train(twin, other, range(2, 5))
+    assert_identical(snapshot(twin), snapshot(model))
+    assert_identical(other.state_dict(), optimizer.state_dict())
+    assert other.nonfinite == "raise"
+    assert other.plain == optimizer.plain
+
+
+def test_the_state_of_another_kind_of_optimizer_is_refused():
+    model, optimizer = setting(KINDS[3])
+    other = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(PathspaceError, match="the state has no 'space'"):
+        optimizer.load_state_dict(other.state_dict())
+
+
+# Dtypes and memory formats ------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_coarse_weights_are_stepped_in_float32(kind, dtype):
+    model, optimizer = setting(kind, dtype=dtype)
+    twin, reference = setting(kind, dtype=torch.float32)
+    twin.load_state_dict(model.state_dict())
+    reference = kind(twin.parameters(), ps.trace(twin, batch(0)[0].float()))
+    for number in range(3):
+        backward(model, number)
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            b.grad = a.grad.float()
+        optimizer.step()
+        reference.step()
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.copy_(parameter.to(dtype))
+    assert all(p.dtype == dtype for p in model.parameters())
+    found = {name: p.detach().float() for name, p in model.named_parameters()}
+    torch.testing.assert_close(found, snapshot(twin), rtol=1e-5, atol=1e-7)
+    for state in optimizer.state.values():
+        assert all(value.dtype == torch.float32 for value in state.values())
+
+
+def conv_net(seed=0):
+    layers = (nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten())
+    return fill(nn.Sequential(*layers, nn.Linear(16, 2)), seed).double()
+
+
+@every_kind
+def test_memory_formats_do_not_matter(kind):
+    x = torch.randn(3, 2, 5, 5, generator=torch.Generator().manual_seed(0)).double()
+    results = []
+    for change in ("contiguous", "channels_last", "transposed", "strided"):
+        model = conv_net()
+        if change == "channels_last":
+            model.to(memory_format=torch.channels_last)
+        elif change == "transposed":
+            model[5].weight = nn.Parameter(model[5].weight.detach().t().contiguous().t())
+        elif change == "strided":
+            for layer in (model[2], model[5]):
+                *outer, inner = layer.weight.shape
+                wide = torch.zeros(*outer, inner + 1, dtype=torch.float64)[..., 1:]
+                wide.copy_(layer.weight.detach())
+                layer.weight = nn.Parameter(wide)
+        optimizer = kind(model.parameters(), ps.trace(model, x))
+        strides = [p.stride() for p in model.parameters()]
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        assert [p.stride() for p in model.parameters()] == strides
+        results.append(snapshot(model))
+        stored(optimizer.state_dict())
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_parameters_of_every_dimension(kind):
+    model, _ = setting(kind)
+    shapes = [(), (1,), (3,), (0,), (2, 0), (2, 3, 4)]
+    others = [nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
+    twins = [nn.Parameter(other.detach().clone()) for other in others]
+    parameters = [*others, *model.parameters()]
+    optimizer = kind(parameters, ps.trace(model, batch(0)[0]))
+    reference = kind.torchs(twins)
+    for number in range(2):
+        backward(model, number)
+        for pair in zip(others, twins, strict=True):
+            for parameter in pair:
+                parameter.grad = torch.full_like(parameter, 0.5)
+        optimizer.step()
+        reference.step()
+    assert optimizer.plain == [f"parameter {k} of group 0" for k in range(6)] + [
+        "temperature",
+        "c.bias",
+    ]
+    for other, twin in zip(others, twins, strict=True):
+        torch.testing.assert_close(other, twin, rtol=1e-12, atol=0)
+
+
+# Refusals and words -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [PathSGD, GSGD, BalancedSGD])
+def test_the_network_must_be_of_the_same_model(make):
+    model = Net()
+    network = ps.trace(model, batch(0, dtype=torch.float32)[0])
+    with pytest.raises(PathspaceError, match="none of these parameters belongs to network.model"):
+        make(copy.deepcopy(model).parameters(), network=network)
+    with pytest.raises(TypeError, match=r"network must be what pathspace\.trace returns, not Net"):
+        make(model.parameters(), network=model)
+    with pytest.raises(TypeError, match="missing a required argument: 'network'"):
+        make(model.parameters())
+
+
+REFUSED = [
+    (GSGD, {"lr": -1.0}, "lr must not be negative, not -1.0"),
+    (GSGD, {"lr": float("nan")}, "lr must not be negative, not nan"),
+    (PathSGD, {"momentum": -0.5}, "momentum must not be negative"),
+    (BalancedSGD, {"weight_decay": -0.5}, "weight_decay must not be negative"),
+    (GSGD, {"nesterov": True}, "nesterov needs a momentum above 0 and no dampening"),
+    (GAdam, {"betas": (0.9, 1.0)}, r"betas\[1\] must be at least 0 and below 1, not 1.0"),
+    (GAdam, {"eps": -1e-8}, "eps must not be negative"),
+    (GSGD, {"nonfinite": "ignore"}, 'nonfinite must be "skip" or "raise", not \'ignore\''),
+    (GSGD, {"metric": "other"}, 'metric must be "normalized" or "paper", not \'other\''),
+    (GSGD, {"bp_decay": -1.0}, "bp_decay must be a number"),
+    (PathSGD, {"p": 0.5}, "p must be at least 1 and finite, not 0.5"),
+    (BalancedSGD, {"every": 0}, "every must be at least 1, not 0"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "message"), REFUSED, ids=lambda value: str(value))
+def test_settings_that_make_no_sense_are_refused(make, options, message):
+    model = Net()
+    network = ps.trace(model, batch(0, dtype=torch.float32)[0])
+    with pytest.raises(ValueError, match=message):
+        make(model.parameters(), network=network, **options)
+
+
+def test_nothing_to_optimize_is_refused_as_in_torch():
+    network = ps.trace(Net(), batch(0, dtype=torch.float32)[0])
+    with pytest.raises(ValueError, match="optimizer got an empty parameter list"):
+        GSGD([], network=network)
+    with pytest.raises(TypeError, match="params argument given to the optimizer"):
+        GSGD(torch.ones(2), network=network)
+
+
+def test_complex_parameters_are_refused_by_name():
+    model = Net()
+    model.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    network = ps.trace(model, batch(0, dtype=torch.float32)[0])
+    with pytest.raises(PathspaceError, match=r"`phase` .*complex64"):
+        GSGD(model.parameters(), network=network)
+
+
+@every_kind
+def test_named_parameters_are_accepted(kind):
+    model, optimizer = setting(kind)
+    twin, _ = setting(kind)
+    named = kind(twin.named_parameters(), ps.trace(twin, batch(0)[0]))
+    train(model, optimizer, range(2))
+    train(twin, named, range(2))
+    assert_identical(snapshot(model), snapshot(twin))
+    stored(named.state_dict())
+
+
+class Tied(nn.Module):
+    """Two layers that share their weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.b.weight = self.a.weight
+        self.temperature = nn.Parameter(torch.zeros(()))
+        fill(self)
+
+    def forward(self, x):
+        return self.c(self.b(self.a(x).relu()).relu())
+
+
+@every_kind
+def test_shared_weights_train(kind):
+    model = Tied().double()
+    optimizer = kind(model.parameters(), ps.trace(model, batch(0)[0]))
+    before = loss_of(model, 0).detach()
+    train(model, optimizer, [0] * 10)
+    assert loss_of(model, 0).detach() < before
+    assert model.a.weight is model.b.weight
