@@ -32,7 +32,13 @@ FLAGS = """
 """.split()
 
 # The pipe's ends get the numbers 3 and 4 in a process of its own, which then becomes Chromium.
-BECOME = "import os, sys; r, w, *c = sys.argv[1:]; os.dup2(int(r), 3); os.dup2(int(w), 4); os.execv(c[0], c)"
+BECOME = """
+import os, sys
+read, write, *command = sys.argv[1:]
+os.dup2(int(read), 3)
+os.dup2(int(write), 4)
+os.execv(command[0], command)
+"""
 
 WIDE, NARROW = (1400, 900), (390, 844)
 
@@ -65,7 +71,7 @@ class Browser:
         try:
             self.call("Browser.close")
             self._process.wait(10)
-        except (BrokenPipeError, ConnectionError, subprocess.TimeoutExpired):
+        except (ConnectionError, TimeoutError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
         os.close(self._in)

@@ -42,8 +42,13 @@ class Kind:
         return self.plain(params, **{**self.rule, **more})
 
     @property
-    def is_stateless(self) -> bool:
-        return self.plain is SGD and not self.rule.get("momentum")
+    def unscaled(self) -> list[str]:
+        """The parameters of :class:`Net` that get the plain rule."""
+        return ["temperature"] if self.is_path else ["temperature", "c.bias"]
+
+    @property
+    def is_path(self) -> bool:
+        return self.make.__name__.startswith("Path")
 
 
 MOMENTUM = {"lr": 0.05, "momentum": 0.8, "dampening": 0.3}
@@ -145,7 +150,19 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 def assert_identical(a: Any, b: Any) -> None:
     """The same to the last bit, with the same dtypes and keys."""
-    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    assert type(a) is type(b)
+    if isinstance(a, Tensor):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_identical(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_identical(one, other)
+    else:
+        assert a == b
 
 
 def stored(value: Any) -> Any:

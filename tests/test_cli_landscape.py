@@ -1,6 +1,7 @@
 """``pathspace landscape``: files, pictures, interruptions and errors."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def test_interrupted_command_goes_on(invoke: Invoke, monkeypatch: pytest.MonkeyP
 
         return choose_strategy(*arguments[:-1], 4)
 
-    monkeypatch.setattr("pathspace.landscape.computing.choose_strategy", in_small_steps)
+    computing = sys.modules["pathspace.landscape.computing"]  # `ps.landscape` is the function
+    monkeypatch.setattr(computing, "choose_strategy", in_small_steps)
     with monkeypatch.context() as patch:
         patch.setattr(ManyPoints, "losses", interrupted)
         text = said(invoke(*command), 130)

@@ -32,7 +32,8 @@ from pathspace.landscape.chart import Coordinates
 from pathspace.landscape.directions import filter_normalized, random_directions
 from pathspace.landscape.program import GridProgram
 from pathspace.plot.landscape import side_by_side
-from pathspace.plot.surfaces import surface, write_html
+from pathspace.plot.pages import write_html
+from pathspace.plot.surfaces import surface
 from pathspace.weightgraph import WeightGraph
 
 BY_NAME = {case.name: case for case in CASES}

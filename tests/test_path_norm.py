@@ -193,6 +193,110 @@ def test_it_is_differentiable():
     assert torch.autograd.gradcheck(norm, inputs)
 
 
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 2.5, 3.0, 4.0])
+def test_gradients_are_finite_where_weights_are_zero(p):
+    model, x = Case("", lambda: mlp(3, 4, 2), (3,)).make()
+    with torch.no_grad():
+        model[0].weight[0, 1] = model[2].weight[1, 2] = 0.0
+    network = ps.trace(model, x)
+    w, v = (model[k].weight for k in (0, 2))
+    norm = ps.path_norm(network, p, state=network.state())
+    found = torch.autograd.grad(norm, (w, v))
+    gradients = torch.autograd.grad((v.abs() ** p @ w.abs() ** p).sum() ** (1 / p), (w, v))
+    for one, other in zip(found, gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    assert found[0][0, 1] == 0.0
+
+
+# Convolutions of all kinds that are computed in different ways.
+CONVOLUTIONS = {
+    "pixels": lambda: nn.Conv2d(2, 3, 1),
+    "every other pixel": lambda: nn.Conv2d(2, 3, 1, stride=2),
+    "pixels, padded": lambda: nn.Conv2d(2, 3, 1, padding=1),
+    "fewer places than channels": lambda: nn.Conv2d(2, 20, 3, stride=2, padding=1),
+    "more places than channels": lambda: nn.Conv2d(2, 3, (3, 2), padding=(1, 0), dilation=(1, 2)),
+    "padded more on one side": lambda: nn.Conv2d(2, 30, (4, 3), padding="same"),
+    "not padded": lambda: nn.Conv2d(2, 3, 2, padding="valid"),
+    "grouped": lambda: nn.Conv2d(2, 4, 3, groups=2),
+    "transposed": lambda: nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1, output_padding=1),
+    "transposed, grouped": lambda: nn.ConvTranspose2d(2, 4, 2, dilation=2, groups=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0])
+def test_value_and_derivatives_of_convolutions(name, p):
+    """Against the layer itself with |w|^p, its first derivatives and its second ones."""
+    model, x = Case(name, CONVOLUTIONS[name], (2, 5, 5)).make()
+    network = ps.trace(model, x)
+    inputs = [t.detach().clone().requires_grad_() for t in (model.weight, model.bias)]
+
+    def found(weight, bias):
+        return ps.path_norm(network, p, state={"weight": weight, "bias": bias})
+
+    def expected(weight, bias):
+        powers = {"weight": weight.abs() ** p, "bias": bias.abs() ** p}
+        ones = torch.ones(1, 2, 5, 5, dtype=torch.float64)
+        return torch.func.functional_call(model, powers, ones).sum() ** (1 / p)
+
+    torch.testing.assert_close(found(*inputs), expected(*inputs), rtol=1e-12, atol=0)
+    direction = [torch.randn_like(t) for t in inputs]
+    gradients, curvatures = [], []
+    for norm in (found, expected):
+        gradients.append(torch.autograd.grad(norm(*inputs), inputs))
+        slope = torch.autograd.grad(norm(*inputs), inputs, create_graph=True)
+        along = sum((g * d).sum() for g, d in zip(slope, direction, strict=True))
+        curvatures.append(torch.autograd.grad(along, inputs))
+    for pair in (gradients, curvatures):
+        for one, other in zip(*pair, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_sample_without_a_batch():
+    class Unbatched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 3)
+
+        def forward(self, x):
+            return self.conv(x[0])
+
+    model, x = Case("", Unbatched, (2, 5, 5)).make()
+    batched = ps.path_norm(ps.trace(model.conv, x[:1]))
+    torch.testing.assert_close(ps.path_norm(ps.trace(model, x[:1])), batched)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(700, 600), nn.Conv2d(700, 600, 1)])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_gradients_of_large_weights_in_another_dtype(layer, p):
+    shape = (1, 700) if isinstance(layer, nn.Linear) else (1, 700, 2, 2)
+    network = ps.trace(layer, torch.ones(shape))
+    w, b = layer.weight, layer.bias
+    norm = ps.path_norm(network, p, state=network.state())
+    total = w.double().abs().pow(p).sum() + b.double().abs().pow(p).sum()
+    expected = (total * math.prod(shape[2:])) ** (1 / p)
+    torch.testing.assert_close(norm, expected)
+    pairs = zip(torch.autograd.grad(norm, (w, b)), torch.autograd.grad(expected, (w, b)),
+                strict=True)  # fmt: skip
+    for one, other in pairs:
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other)
+
+
+def test_functional_gradients():
+    model, x = Case("", lambda: conv(3, batch_norm=True), (2, 4, 4)).make()
+    network = ps.trace(model, x[:1])
+    state = {n: t.detach() for n, t in network.state().items() if t.is_floating_point()}
+    found = torch.func.grad(lambda s: ps.path_norm(network, 1.5, state=s, log=True))(state)
+    leaves = {n: t.clone().requires_grad_() for n, t in state.items()}
+    norm = ps.path_norm(network, 1.5, state=leaves, log=True)
+    expected = torch.autograd.grad(norm, list(leaves.values()), allow_unused=True)
+    for name, gradient in zip(leaves, expected, strict=True):
+        gradient = torch.zeros_like(state[name]) if gradient is None else gradient
+        torch.testing.assert_close(found[name], gradient)
+
+
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logarithms_of_deep_networks_are_finite(size, dtype):

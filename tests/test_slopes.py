@@ -65,7 +65,7 @@ def test_networks_on_images_against_their_unrolled_form(name, p):
         derivative = found[key].dense() * p * w.detach().abs() ** (p - 1) * w.detach().sign()
         if name == "batch norm" and key == "1.bias":
             norm = model[1]
-            folded = (w - norm.running_mean * norm.weight * (norm.running_var + norm.eps).rsqrt())
+            folded = w - norm.running_mean * norm.weight * (norm.running_var + norm.eps).rsqrt()
             folded = folded.detach()
             derivative = found[key].dense() * p * folded.abs() ** (p - 1) * folded.sign()
         torch.testing.assert_close(derivative, expected[key], rtol=1e-9, atol=1e-9)
@@ -200,7 +200,7 @@ def test_slopes_that_are_not_finite_are_refused():
     with torch.no_grad():
         model[0].weight.fill_(1e30)
     network = ps.trace(model, torch.ones(1, 2))
-    with pytest.raises(ps.PathspaceError, match="range of torch.float32"):
+    with pytest.raises(ps.PathspaceError, match=r"range of torch\.float32"):
         path_slopes(network)
     assert path_slopes(network, dtype=torch.float64)["0.weight"].dense().isfinite().all()
 

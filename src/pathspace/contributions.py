@@ -165,11 +165,9 @@ def path_contributions(
     own = own_state(network, state)
     own = {n: double(t).detach() if t.is_floating_point() else t for n, t in own.items()}
     weights = {name: w.detach().requires_grad_() for name, w in graph.weights(own).items()}
-    # The path norm takes |w|^1.5 as |w|·√|w|, whose derivative at 0 is not finite.
-    exponent = math.nextafter(p, math.inf) if p in (1.5, 2.5) else p
     with torch.enable_grad():
         logs = path_norm(
-            network, exponent, log=True, biases=biases, per_output=True,
+            network, p, log=True, biases=biases, per_output=True,
             state=graph.state(weights, own),
         )  # fmt: skip
         total = logs.amax() if math.isinf(p) else (p * logs).logsumexp(0) / p

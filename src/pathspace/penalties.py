@@ -1,25 +1,111 @@
 r"""Regularizers that do not change under rescaling, as a term of the loss or as gradients.
 
-The basis-path penalty keeps positive basis paths small and roots near ±1,
+The path-norm penalty keeps all paths small, the basis-path penalty keeps positive basis paths small
+and roots near ±1:
 
-.. math:: R = \frac{\lambda_1}{2}\|v_+\|^2 + \frac{\lambda_2}{4}\|\log v_-^2\|^2 .
+.. math:: R = \frac{\lambda}{2}\,\phi_p(w)^2, \qquad
+    R = \frac{\lambda_1}{2}\|v_+\|^2 + \frac{\lambda_2}{4}\|\log v_-^2\|^2 .
+
+Both are used in one of two ways. As a term of the loss, with autograd::
+
+    (loss + penalty()).backward()
+
+or, cheaper, by adding the gradient in closed form to what the loss has left in ``.grad``::
+
+    loss.backward()
+    penalty.add_to_gradients_()
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from pathspace.basis import BasisPaths
+from pathspace.basisgradients import BasisPathGradient
+from pathspace.errors import PathspaceError
+from pathspace.flow.powers import add_power_slopes_
+from pathspace.flow.slopes import slopes_and_log
+from pathspace.foldedbias import Destination, FoldedBias, State, add_, inverse_deviation
 from pathspace.network import Network
+from pathspace.norms import path_norm
 from pathspace.signedlogs import product, scaled
 from pathspace.skeleton import Choice, Skeleton, WeightIndex
-from pathspace.weightgraph import Weights
+from pathspace.weightgraph import Weights, absorbed_biases
 
 
-class BasisPathPenalty:
+class Penalty(ABC):
+    """What the penalties have in common: the two ways to use them."""
+
+    network: Network
+
+    @abstractmethod
+    def __call__(self, state: State | None = None) -> Tensor:
+        """The penalty as a float64 scalar, differentiable with respect to the weights.
+
+        Args:
+            state: parameters and buffers by name; by default the model's own.
+        """
+
+    @abstractmethod
+    def _add_(self, state: State, destination: Destination) -> None:
+        """Add the gradient with respect to the parameters to their destinations."""
+
+    @torch.no_grad()
+    def add_to_gradients_(self) -> None:
+        """Add the gradient of the penalty to ``.grad`` of the model's parameters.
+
+        In closed form, without a graph or full-size temporaries. A parameter without gradient gets
+        one; frozen parameters are left alone.
+
+        Example:
+            >>> import torch, pathspace as ps
+            >>> model = torch.nn.Sequential(
+            ...     torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1)
+            ... )
+            >>> network = ps.trace(model, torch.ones(1, 2))
+            >>> penalty = ps.BasisPathPenalty(network, lam1=0.1, lam2=0.1)
+            >>> model(torch.ones(1, 2)).sum().backward()
+            >>> penalty.add_to_gradients_()  # then step with any optimizer
+        """
+        parameters = self.network.parameters()
+
+        def destination(name: str) -> Tensor | None:
+            parameter = parameters.get(name)
+            if parameter is None or not parameter.requires_grad:
+                return None
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad.layout != torch.strided:
+                raise PathspaceError(
+                    f"`{name}` has a sparse gradient, which the penalty cannot be added to; make "
+                    "its layer with sparse=False"
+                )
+            return parameter.grad
+
+        self._add_(self.network.state(), destination)
+
+    @torch.no_grad()
+    def gradients(self, state: State | None = None) -> Weights:
+        """The gradient with respect to the parameters that the penalty depends on, by name."""
+        given = self.network.state() if state is None else state
+        parameters = self.network.parameters()
+        found: Weights = {}
+
+        def destination(name: str) -> Tensor | None:
+            if name in parameters and name not in found:
+                found[name] = torch.zeros_like(given[name])
+            return found.get(name)
+
+        self._add_(given, destination)
+        return found
+
+
+class BasisPathPenalty(Penalty):
     r"""The basis-path penalty R of a network; call it to get a scalar for ``loss + penalty()``.
 
     Exact gradients: for a weight that is not on the skeleton,
@@ -67,12 +153,13 @@ class BasisPathPenalty:
                 raise ValueError(f"{name} must not be negative, not {value}")
         self.basis = BasisPaths(network, choice)
         self.network, self.lam1, self.lam2, self.exact = network, lam1, lam2, exact
+        self._gradient = BasisPathGradient(self.basis, exact)
 
     def __repr__(self) -> str:
         kind = "exact" if self.exact else "cheap"
         return f"<BasisPathPenalty lam1={self.lam1:g}, lam2={self.lam2:g}, {kind} gradients>"
 
-    def __call__(self, state: Mapping[str, Tensor] | None = None) -> Tensor:
+    def __call__(self, state: State | None = None) -> Tensor:
         """R as a float64 scalar, differentiable with respect to the weights.
 
         Args:
@@ -91,17 +178,107 @@ class BasisPathPenalty:
                 total = total + self.lam1 / 2 * values.square().sum(dtype=torch.float64)
         return total
 
-    def gradients(self, state: Mapping[str, Tensor] | None = None) -> Weights:
-        """The gradient of R with respect to the parameters that it depends on, by name."""
-        source = self.network.state() if state is None else state
-        leaves = {
-            name: tensor.detach().requires_grad_(tensor.is_floating_point())
-            for name, tensor in source.items()
+    def _add_(self, state: State, destination: Destination) -> None:
+        graph = self.basis.graph
+        weights = graph.weights(state)
+        folded = {
+            name: torch.zeros_like(weights[name])
+            for key, norm in graph.norms.items()
+            for name in (key, norm.bias)
+            if name is not None
         }
-        names = [name for name in self.network.parameters() if name in leaves]
-        with torch.enable_grad():
-            value = self(leaves)
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
-            value, [leaves[n] for n in names], allow_unused=True
-        )
-        return {n: g for n, g in zip(names, found, strict=True) if g is not None}
+
+        def unfolded(name: str) -> Tensor | None:
+            return folded[name] if name in folded else destination(name)
+
+        self._gradient.add_(weights, unfolded, self.lam1, self.lam2)
+        for key, norm in graph.norms.items():
+            if norm.weight is not None:
+                add_(destination(norm.weight), folded[key] * inverse_deviation(norm, state))
+            if norm.bias is not None:
+                FoldedBias(norm, graph.absorbed.get(key), state).add_(
+                    folded[norm.bias], destination
+                )
+
+
+class PathNormPenalty(Penalty):
+    r"""The path-norm penalty of a network; call it to get a scalar for ``loss + penalty()``.
+
+    .. math:: R = \frac{\lambda}{2}\,\phi_p(w)^2, \qquad
+        \frac{\partial R}{\partial w_e} = \lambda\, \phi_p^{2-p}\,
+        \frac{\partial \phi_p^p}{\partial |w_e|^p}\, |w_e|^{p-1}\, \mathrm{sign}(w_e)
+
+    For a single layer and p = 2 it is weight decay; with more layers it is what weight decay
+    becomes when rescaling must not matter. As a term of the loss it costs a pass through
+    :func:`~pathspace.path_norm` and back; :meth:`add_to_gradients_` takes the slopes of
+    :func:`~pathspace.flow.path_slopes` instead.
+
+    Args:
+        network: the traced network.
+        lam: its weight λ.
+        p: finite exponent ≥ 1.
+        biases: count paths that start at a bias.
+
+    Example:
+        >>> import torch, pathspace as ps
+        >>> from pathspace.penalties import PathNormPenalty
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = torch.nn.init.constant_(model.weight, 3.0)
+        >>> penalty = PathNormPenalty(ps.trace(model, torch.ones(1, 2)), lam=0.1)
+        >>> round(float(penalty().detach()), 6)  # 0.1/2 · (3² + 3²)
+        0.9
+        >>> penalty.add_to_gradients_()
+        >>> model.weight.grad  # 0.1 · 3
+        tensor([[0.3000, 0.3000]])
+
+    Reference: Neyshabur et al. 2015, section 4 (path regularization).
+    """
+
+    def __init__(
+        self, network: Network, lam: float = 1.0, p: float = 2.0, *, biases: bool = True
+    ) -> None:
+        if not lam >= 0:
+            raise ValueError(f"lam must not be negative, not {lam}")
+        if not 1 <= p < math.inf:
+            raise ValueError(f"p must be finite and at least 1, not {p}")
+        self.network, self.lam, self.p, self.biases = network, lam, p, biases
+
+    def __repr__(self) -> str:
+        return f"<PathNormPenalty lam={self.lam:g}, p={self.p:g}>"
+
+    def __call__(self, state: State | None = None) -> Tensor:
+        """R as a float64 scalar, differentiable with respect to the weights.
+
+        Args:
+            state: parameters and buffers by name; by default the model's own.
+        """
+        given = self.network.state() if state is None else state
+        log = path_norm(self.network, self.p, log=True, biases=self.biases, state=given)
+        return self.lam / 2 * (2 * log).exp()
+
+    def _add_(self, state: State, destination: Destination) -> None:
+        slopes, log = slopes_and_log(self.network, state, self.p, biases=self.biases)
+        if log == -math.inf:
+            return  # no path carries anything: R is least here
+        absorbed = absorbed_biases(self.network)
+        norms = {norm.bias: norm for norm in self.network.normalizations if norm.bias is not None}
+        for name, slope in slopes.items():
+            factor = self.lam * _exp(slope.log + (2 / self.p - 1) * log)
+            if name in norms:
+                folded = FoldedBias(norms[name], absorbed.get(norms[name].mean or ""), state)
+                value = folded.value()
+                gradient = torch.zeros_like(value)
+                add_power_slopes_(gradient, value, slope.factors, factor, self.p)
+                folded.add_(gradient, destination)
+                continue
+            found = destination(name)
+            if found is not None:
+                add_power_slopes_(found, state[name].detach(), slope.factors, factor, self.p)
+
+
+# Helpers -----------------------------------------------------------------------------------------
+
+
+def _exp(x: float) -> float:
+    """Infinity instead of an error where it overflows."""
+    return float(torch.tensor(x, dtype=torch.float64).exp())

@@ -14,9 +14,11 @@ from pathspace.cli.inspect import inspect
 from pathspace.cli.landscape import landscape
 from pathspace.cli.measure import measure
 from pathspace.cli.output import show_error
+from pathspace.cli.report import report
+from pathspace.cli.train import train
 from pathspace.errors import PathspaceError
 
-COMMANDS: tuple[Callable[..., None], ...] = (inspect, measure, landscape)
+COMMANDS: tuple[Callable[..., None], ...] = (inspect, measure, landscape, train, report)
 
 
 def application() -> typer.Typer:

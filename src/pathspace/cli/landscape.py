@@ -275,7 +275,7 @@ def _draw(found: Sequence[Landscape], out: Path, log: bool) -> list[Path]:
 
     mpl.use("Agg")  # no window
     from pathspace.plot.landscape import side_by_side
-    from pathspace.plot.surfaces import write_html
+    from pathspace.plot.pages import write_html
 
     figures = {}
     if len(found) > 1:

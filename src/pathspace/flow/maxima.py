@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathspace.flow.sums import Sums, conv_padding, per_axis
+from pathspace.flow.pooling import per_axis
+from pathspace.flow.sums import Sums, conv_padding
 from pathspace.flow.values import Flow, NoPathSum
 
 

@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ SIZE = 2**18  # scalars in a piece: half of a common second-level cache in float
 
 def power(tensor: Tensor, p: float) -> Tensor:
     r""":math:`|w|^p` as a new tensor; its derivative is right at 0 too (0, for p = 1 as well)."""
-    result: Tensor = _Power.apply(tensor, p)  # type: ignore[no-untyped-call]
+    result: Tensor = _Power.apply(tensor, p)
     return result
 
 
@@ -44,28 +44,28 @@ class Scratch:
 
     def power(self, tensor: Tensor, p: float) -> Tensor:
         r""":math:`|w|^p` in the buffer."""
-        result = self._like(tensor)
+        result = self.like(tensor)
         for part, source in _pieces(result, tensor):
             source = source if source.dtype == self.dtype else part.copy_(source)
-            if p == 2:
-                torch.square(source, out=part)
+            if p in (2, 4):
+                power_(torch.mul(source, source, out=part), p / 2)
             else:
                 power_(torch.abs(source, out=part), p)
         return result
 
-    def slope_of_power(self, tensor: Tensor, p: float) -> Tensor:
-        r""":math:`p\,|w|^{p-1}\,\mathrm{sign}(w)` in the buffer."""
-        result = self._like(tensor)
+    def signed_power(self, tensor: Tensor, p: float) -> Tensor:
+        r""":math:`|w|^p\,\mathrm{sign}(w)` in the buffer; 0 at 0."""
+        result = self.like(tensor)
         for part, source in _pieces(result, tensor):
-            if p == 1:
-                part.copy_(source).sign_()
-            elif p == 2:
-                torch.mul(part.copy_(source), 2, out=part)
-            else:
-                power_(part.copy_(source).abs_(), p - 1).copysign_(source).mul_(p)
+            part.copy_(source)
+            if p == 0:
+                part.sign_()
+            elif p != 1:
+                power_(part.abs_(), p).copysign_(source)
         return result
 
-    def _like(self, tensor: Tensor) -> Tensor:
+    def like(self, tensor: Tensor) -> Tensor:
+        """The buffer in the shape of a tensor."""
         memory = self._memory.get(tensor.device)
         if memory is None or len(memory) < tensor.numel():
             memory = torch.empty(tensor.numel(), dtype=self.dtype, device=tensor.device)
@@ -73,10 +73,36 @@ class Scratch:
         return memory[: tensor.numel()].view(tensor.shape)
 
 
+def add_power_slopes_(
+    gradient: Tensor, weight: Tensor, factors: Sequence[Tensor], scale: float, p: float
+) -> None:
+    r"""Add ``scale`` times :math:`|w|^{p-1}\,\mathrm{sign}(w)` times all factors to a gradient.
+
+    Some rows at a time, so that no temporary is larger.
+
+    Args:
+        gradient: what is added to.
+        weight: the weights w, of the same shape.
+        factors: one or two tensors that broadcast against them.
+        scale: a number.
+        p: the exponent.
+    """
+    if not weight.dim():
+        gradient, weight, factors = gradient.view(1), weight.view(1), [f.view(1) for f in factors]
+    scratch, product = Scratch(factors[0].dtype), Scratch(factors[0].dtype)
+    for some in rows(weight):
+        part = weight[some]
+        base = part if p == 2 else scratch.signed_power(part, p - 1)
+        factor, *others = (f if len(f) == 1 else f[some] for f in factors)
+        if others:  # written down on its own, so that weight and gradient are read together
+            factor = torch.mul(factor, others[0], out=product.like(part))
+        gradient[some].addcmul_(base, factor, value=scale)
+
+
 def rows(matrix: Tensor, size: int = SIZE) -> Iterator[slice]:
     """Cut the rows of a tensor into pieces of about ``size`` scalars."""
     columns = max(1, matrix.numel() // max(1, len(matrix)))
-    step = max(1, size // columns) if matrix.device.type == "cpu" else max(1, len(matrix))
+    step = max(1, size // columns) if matrix.device.type != "cuda" else max(1, len(matrix))
     for start in range(0, len(matrix), step):
         yield slice(start, min(start + step, len(matrix)))
 
@@ -120,6 +146,6 @@ class _Power(torch.autograd.Function):
         ctx.save_for_backward(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (tensor,) = ctx.saved_tensors
         return gradient * slope_of_power(tensor, ctx.p), None

@@ -98,6 +98,18 @@ def path_slopes(
 
     Reference: Neyshabur et al. 2015, Eq. (7) and Algorithm 1.
     """
+    return slopes_and_log(network, weights, p, biases=biases, dtype=dtype)[0]
+
+
+def slopes_and_log(
+    network: Network,
+    weights: Mapping[str, Tensor] | None,
+    p: float,
+    *,
+    biases: bool = True,
+    dtype: torch.dtype | None = None,
+) -> tuple[dict[str, Slope], float]:
+    r"""The slopes, and :math:`\log \phi_p^p`; arguments as in :func:`path_slopes`."""
     if not 1 <= p < math.inf:
         raise ValueError(f"p must be finite and at least 1, not {p}")
     given = network.state() if weights is None else weights
@@ -136,12 +148,13 @@ class _Forward(Sums):
             self.leaves.append((name, result.requires_grad_()))
         return result
 
-    def slopes(self, flows: list[Flow]) -> dict[str, Slope] | None:
+    def slopes(self, flows: list[Flow]) -> tuple[dict[str, Slope], float] | None:
         """The pass back; ``None`` if not all slopes are finite."""
         log = max(flow.log for flow in flows)
         total = torch.stack([flow.at(log).sum() for flow in flows]).sum()
+        log_total = float(total.detach().double().log()) + log
         if not total.requires_grad:
-            return {}
+            return {}, log_total
         tensors = [self.token, *(leaf for _, leaf in self.leaves)]
         gradients = torch.autograd.grad(total, tensors, allow_unused=True)
         for (name, _), gradient in zip(self.leaves, gradients[1:], strict=True):
@@ -150,7 +163,7 @@ class _Forward(Sums):
         slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
         factors = [factor for slope in slopes.values() for factor in slope.factors]
         finite = torch.stack([factor.sum() for factor in factors]).isfinite().all()
-        return slopes if bool(finite) else None
+        return (slopes, log_total) if bool(finite) else None
 
 
 def _summed(uses: list[Factors]) -> Factors:

@@ -177,7 +177,7 @@ class Landscape:
 
     def to_html(self, path: str | Path, *, log: bool = False) -> Path:
         """Write the surface to turn into one HTML file that needs no network."""
-        from pathspace.plot.surfaces import write_html
+        from pathspace.plot.pages import write_html
 
         return write_html([self], path, log=log)
 

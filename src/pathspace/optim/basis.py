@@ -216,7 +216,7 @@ class BasisSpace(Space):
             self._power = 0.0
         self.log_value = inner + outer
         if self.decay[0]:
-            self._inner.fill((2 * inner).exp() * self.decay[0])
+            self._inner.fill((2 * inner).exp())
             # Values of paths that end at a batch norm have squares that sum to 1, whatever they are.
             self._outer.fill((2 * outer).exp() * ~self._read)
 
@@ -326,7 +326,9 @@ class BasisSpace(Space):
         r"""The gradient of :math:`\frac{\lambda_1}{2}\|v_+\|^2`, :math:`\lambda_1 w_e (IO)^2`."""
         if not self.decay[0]:
             return None
-        values = batch.all_of(step.weights)
+        edges = [self.leaves[block.place].edge for block in batch.blocks]
+        on_paths = [0.0 if edge is None or edge.is_fixed else self.decay[0] for edge in edges]
+        values = list(torch._foreach_mul(batch.all_of(step.weights), on_paths))
         for table in (self._inner, self._outer):
             if factors := batch.of(table.parts):
                 values = list(torch._foreach_mul(values, factors))

@@ -167,12 +167,13 @@ class Batch:
 
     def of(self, matrices: Sequence[Tensor | None]) -> list[Tensor] | None:
         """The rows of the blocks; 1 where there is no matrix, nothing if there is none at all."""
-        if all(matrices[block.place] is None for block in self.blocks):
+        first = next((m for b in self.blocks if (m := matrices[b.place]) is not None), None)
+        if first is None:
             return None
-        found = []
+        one, found = _ONE.to(first.device, self.dtype), []
         for block in self.blocks:
             matrix = matrices[block.place]
-            found.append(_ONE.to(self.dtype) if matrix is None else block.of(matrix))
+            found.append(one if matrix is None else block.of(matrix))
         return found
 
     def all_of(self, matrices: Sequence[Tensor | None]) -> list[Tensor]:
@@ -247,8 +248,10 @@ class Entries:
             )
         return torch.cat([*found, self._zero]).index_select(0, self._origin)
 
-    def put_(self, matrices: Sequence[Tensor], values: Tensor) -> None:
-        """Write the entries."""
+    def put_(self, matrices: Sequence[Tensor | None], values: Tensor) -> None:
+        """Write the entries of the matrices that are there."""
         for place, rows, where in self.parts:
             matrix = matrices[place]
+            if matrix is None:
+                continue
             matrix.view(-1).index_copy_(0, where, values.index_select(0, rows).to(matrix.dtype))

@@ -48,7 +48,7 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
         entries = Entries(skeleton.graph, space.leaves, ends, space.device)
         for matrices in products.values():
             moved = _leaving(space, matrices)[behind.to(space.device)].sum()
-            entries.put_(matrices, entries.take(matrices) + torch.stack([moved, -moved]))  # type: ignore[arg-type]
+            entries.put_(matrices, entries.take(matrices) + torch.stack([moved, -moved]))
         parent[unit] = space.skeleton.parent[unit]
     for name, matrices, power in _buffers(space, step):
         for place, matrix in enumerate(matrices):
@@ -63,7 +63,8 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
 
 def _buffers(space: BasisSpace, step: Step) -> Iterator[tuple[str, list[Tensor | None], int]]:
     """The rule's state: name, matrices by leaf, and power of the gradient."""
-    for buffer in step.rule.buffers(step.groups[0]):
+    buffers = {b.name: b for group in step.groups for b in step.rule.buffers(group)}
+    for buffer in buffers.values():
         yield buffer.name, [state.get(buffer.name) for state in step.states], buffer.power
 
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
@@ -50,6 +51,10 @@ class Space(ABC):
     @abstractmethod
     def arrange(self, leaves: Sequence[Leaf]) -> None:
         """Prepare for these leaves; called again when they change."""
+
+    def is_plain(self, leaf: Leaf) -> bool:
+        """Whether a leaf gets the plain rule: no weight of it meets a free scale."""
+        return leaf.edge is None or not (leaf.edge.from_free or leaf.edge.into_free)
 
     def inspect(self, step: Step) -> bool:
         """Look at the gradients; whether they are finite as far as they are looked at."""
@@ -106,6 +111,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         skipped: number of steps that were not taken because a gradient was not finite.
     """
 
+    kind: ClassVar[str]  # a wrapper may derive a class of another name: its state is the same
     rule: ClassVar[Rule]
     space_type: ClassVar[type[Space]]
     __signature__: ClassVar[inspect.Signature]
@@ -116,7 +122,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         """An optimizer is a space times a rule: its signature is made of theirs."""
         super().__init_subclass__(**kwargs)
         if rule is not None and space is not None:
-            cls.rule, cls.space_type = rule(), space
+            cls.rule, cls.space_type, cls.kind = rule(), space, cls.__name__
             cls.__signature__ = _signature(rule, space)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -154,8 +160,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     @property
     def plain(self) -> list[str]:
-        """Parameters that get the plain rule: no weight of theirs meets a free scale."""
-        return [leaf.name for leaf in self._arranged() if leaf.edge is None or _is_fixed(leaf.edge)]
+        """Parameters that get the plain rule: for the space they are just numbers."""
+        return [leaf.name for leaf in self._arranged() if self.space.is_plain(leaf)]
 
     # One step ----------------------------------------------------------------------------------
 
@@ -166,23 +172,36 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if step := self._begin(torch.compiler.is_compiling()):
+            for batch in step.batches:
+                self._update(batch, step)
+            self._end(step)
+        return loss
+
+    # What comes before and after depends on the numbers: it is left out when a step is compiled.
+
+    @_disable_dynamo
+    def _begin(self, is_compiled: bool) -> Step | None:
+        """Collect what the step works on; nothing if it is not to be taken."""
         leaves = self._arranged()
         step = self._step_of(leaves)
         if all(gradient is None for gradient in step.gradients):
-            return loss
+            return None
         for leaf in leaves:
             leaf.load()
         if not (_finite(step, self.space.seen) and self.space.inspect(step)):
             self._not_finite(step)
-            return loss
-        self._advance(step)
+            return None
+        self._advance(step, is_compiled)
         self.space.prepare(step)
-        for batch in step.batches:
-            self._update(batch, step)
+        return step
+
+    @_disable_dynamo
+    def _end(self, step: Step) -> None:
+        """Finish the step."""
         self.space.finish(step)
-        for leaf in leaves:
+        for leaf in step.leaves:
             leaf.store()
-        return loss
 
     def _update(self, batch: Batch, step: Step) -> None:
         """Step the weights of one batch of blocks."""
@@ -207,11 +226,13 @@ class InvariantOptimizer(torch.optim.Optimizer):
                 for block in batch.blocks
             ]
             updates = _times(self.rule.update(_owned(scaled, gradients), states, group), target)
-        rate = -float(group["lr"])
+        rate = group["lr"]
+        if isinstance(rate, Tensor) and torch.compiler.is_compiling():  # see _advance
+            updates, rate = torch._foreach_mul(updates, rate), 1.0
         if source is None:
-            torch._foreach_add_(weights, updates, alpha=rate)
+            torch._foreach_add_(weights, updates, alpha=-float(rate))
         else:
-            torch._foreach_addcmul_(weights, updates, source, rate)
+            torch._foreach_addcmul_(weights, updates, source, -float(rate))
         if back := batch.of(space.back):
             torch._foreach_mul_(weights, back)
 
@@ -276,17 +297,19 @@ class InvariantOptimizer(torch.optim.Optimizer):
             )
         return step
 
-    def _advance(self, step: Step) -> None:
-        """Collect the states of parameters that have a gradient, and count their steps."""
+    def _advance(self, step: Step, is_compiled: bool) -> None:
+        """Collect the states of the parameters that have a gradient, and count their steps."""
         if step.linear:
             return
         for place, leaf in enumerate(step.leaves):
             if step.gradients[place] is not None:
-                step.states[place] = self._state_of(leaf)
-                step.states[place]["step"] += 1
+                state = step.states[place] = self._state_of(leaf)
+                count = state["step"].add_(1)
+                # A number would be compiled in, and every step be compiled anew.
+                state["step"] = count.double() if is_compiled else count.item()
 
     def _state_of(self, leaf: Leaf) -> State:
-        """A parameter's state, its tensors as matrices; made at its first step."""
+        """A parameter's state, made at its first step, its tensors as matrices."""
         state = self.state[leaf.parameter]
         for buffer in self.rule.buffers(self.param_groups[leaf.group]):
             if buffer.name not in state:
@@ -312,24 +335,30 @@ class InvariantOptimizer(torch.optim.Optimizer):
             for leaf, gradient in zip(step.leaves, step.gradients, strict=True)
             if gradient is not None and not bool(gradient.isfinite().all())
         ]
-        where = ", ".join(f"`{name}`" for name in names) or "a product of weight and gradient"
+        where = ", ".join(f"`{name}`" for name in names) or "the sum of all gradients"
         message = f"{where} is not finite; the step was not taken and no weight has changed"
         if self.nonfinite == "raise":
             raise FloatingPointError(message)
         if self.skipped == 1:
-            warnings.warn(message + " (said once; `skipped` counts)", RuntimeWarning, stacklevel=5)
+            message += " (said once; `skipped` counts)"
+            warnings.warn(message, RuntimeWarning, stacklevel=_caller())
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with what the space remembers under ``"space"``."""
-        return {**super().state_dict(), "space": self.space.state_dict(), "skipped": self.skipped}
+        return {
+            **super().state_dict(),
+            "kind": self.kind,
+            "space": self.space.state_dict(),
+            "skipped": self.skipped,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
-        for key in ("space", "skipped"):
-            if key not in state_dict:
-                raise PathspaceError(
-                    f"the state has no {key!r}: it is of another kind of optimizer"
-                )
+        kind = state_dict.get("kind", "one of torch's")
+        if kind != self.kind:
+            raise PathspaceError(
+                f"the state is not of {self.kind}, it is of another kind of optimizer: {kind}"
+            )
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
         self._copy_state(state_dict)
         self.skipped = state_dict["skipped"]
@@ -411,5 +440,13 @@ def _finite(step: Step, seen: Sequence[bool]) -> bool:
     return math.isfinite(sum(sums))  # a sum is finite only if all its terms are
 
 
-def _is_fixed(edge: Edge) -> bool:
-    return not (edge.from_free or edge.into_free)
+def _caller() -> int:
+    """How many frames ``warnings.warn`` is away from the code that called ``step``."""
+    level, frame = 1, inspect.currentframe()
+    while (frame := frame and frame.f_back) and _is_inside(frame.f_globals["__name__"]):
+        level += 1
+    return level
+
+
+def _is_inside(module: str) -> bool:
+    return module.partition(".")[0] in ("torch", __name__.partition(".")[0])

@@ -34,7 +34,10 @@ class Rule(Protocol):
         """The state that a parameter of this group has."""
 
     def update(self, gradients: Tensors, states: Sequence[State], group: Group) -> Tensors:
-        """Advance the states and return the updates; gradients may be overwritten."""
+        """Advance the states and return the updates; gradients may be overwritten.
+
+        ``state["step"]`` counts this step; a number, or a tensor while a step is compiled.
+        """
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class Momentum:
         if kept == 1:
             torch._foreach_add_(averages, gradients)
         else:
-            weights = [1.0 if state["step"] == 1 else kept for state in states]
+            is_first = [1 / state["step"] // 1 for state in states]  # 1 at the first step, then 0
+            weights = [kept + (1 - kept) * first for first in is_first]
             torch._foreach_add_(averages, torch._foreach_mul(gradients, weights))
         if group["nesterov"]:
             return torch._foreach_add(gradients, averages, alpha=group["momentum"])
@@ -127,7 +131,7 @@ class Adagrad:
         sizes = torch._foreach_sqrt(sums)
         torch._foreach_add_(sizes, group["eps"])
         if group["lr_decay"]:
-            later = [1 + (float(state["step"]) - 1) * group["lr_decay"] for state in states]
+            later = [1 + (state["step"] - 1) * group["lr_decay"] for state in states]
             torch._foreach_mul_(sizes, later)
         return torch._foreach_div(gradients, sizes)
 
@@ -169,12 +173,17 @@ class Adam:
             largest = [state["max_exp_avg_sq"] for state in states]
             torch._foreach_maximum_(largest, second)
             second = largest
-        steps = [float(state["step"]) for state in states]
+        steps = [state["step"] for state in states]
         sizes = torch._foreach_sqrt(second)
-        torch._foreach_div_(sizes, [(1 - beta2**step) ** 0.5 for step in steps])
+        torch._foreach_div_(sizes, [(1 - _power(beta2, step)) ** 0.5 for step in steps])
         torch._foreach_add_(sizes, group["eps"])
-        torch._foreach_mul_(sizes, [1 - beta1**step for step in steps])
+        torch._foreach_mul_(sizes, [1 - _power(beta1, step) for step in steps])
         return torch._foreach_div(first, sizes)
+
+
+def _power(base: float, step: Any) -> Any:
+    """A power; a compiler would round the base of a tensor's power to float32."""
+    return step.new_full((), base) ** step if isinstance(step, Tensor) else base**step
 
 
 def _not_negative(name: str, value: Any) -> None:

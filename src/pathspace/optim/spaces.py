@@ -86,6 +86,10 @@ class PathSpace(DiagonalSpace):
         self.source = self.target = self.back = [None] * len(leaves)
         self.seen = [False] * len(leaves)
 
+    def is_plain(self, leaf: Leaf) -> bool:
+        """Whether a leaf gets the plain rule: no path runs along it."""
+        return leaf.edge is None or leaf.edge.is_fixed
+
     def measure(self, step: Step, power: float) -> None:
         """One sweep forwards and one backwards through the network of path sums."""
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}

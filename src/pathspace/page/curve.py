@@ -76,9 +76,7 @@ def mean_curve(name: str, runs: Sequence[Sequence[tuple[float, float]]]) -> Curv
     means = tuple(fmean(found[x]) if _finite(found[x]) else math.nan for x in xs)
     if len(runs) < 2:
         return Curve(name, xs, means)
-    spreads = [
-        stdev(found[x]) if len(found[x]) > 1 and _finite(found[x]) else math.nan for x in xs
-    ]
+    spreads = [stdev(found[x]) if len(found[x]) > 1 and _finite(found[x]) else math.nan for x in xs]
     low = tuple(mean - spread for mean, spread in zip(means, spreads, strict=True))
     high = tuple(mean + spread for mean, spread in zip(means, spreads, strict=True))
     return Curve(name, xs, means, low, high, tuple(len(found[x]) for x in xs))

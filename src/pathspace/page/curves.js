@@ -6,6 +6,7 @@
   const MARGIN = { left: 64, right: 14, top: 12, bottom: 46 };
   const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
   const COLOURS = 8;
+  const PRINTED = 680; // the width in print, whatever the window has
 
   function svg(tag, attributes = {}, text = "") {
     const element = document.createElementNS(NAMESPACE, tag);
@@ -90,10 +91,16 @@
 
   function start(root) {
     const data = JSON.parse(root.querySelector("script").textContent);
-    const state = { logX: data.logX, logY: data.logY, hidden: new Set(), zoom: null, at: null };
+    const state = { logX: data.logX, logY: data.logY, hidden: new Set(), zoom: null, at: null, printing: false };
     const clip = `clip-${(figures += 1)}`;
     const alt = root.getAttribute("aria-label");
-    const canvas = svg("svg", { tabindex: 0, role: "img", "aria-label": `${alt} Arrow keys read values, plus and minus zoom, Escape shows all.` });
+    for (const name of ["role", "aria-label"]) root.removeAttribute(name);
+    const canvas = svg("svg", {
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "chart",
+      "aria-label": `${alt} Arrow keys read values, plus and minus zoom, Escape shows all.`,
+    });
     const tools = html("div", "tools");
     const legend = html("div", "legend");
     const status = html("p", "hidden");
@@ -103,6 +110,7 @@
 
     const shown = () => data.curves.filter((_, k) => !state.hidden.has(k));
     const values = (names) => shown().flatMap((curve) => names.flatMap((name) => curve[name] || []));
+    const positive = (found) => found.some((v) => v > 0) && !found.some((v) => v < 0);
     const toggles = [];
 
     function toggle(label, get, set, possible) {
@@ -113,8 +121,8 @@
       toggles.push(() => button.setAttribute("aria-pressed", get()));
       if (possible) tools.append(button);
     }
-    toggle("logarithmic vertical axis", () => state.logY, (on) => { state.logY = on; state.zoom = null; }, values(["y"]).some((v) => v > 0));
-    toggle("logarithmic horizontal axis", () => state.logX, (on) => { state.logX = on; state.zoom = null; }, values(["x"]).some((v) => v > 0));
+    toggle("log vertical axis", () => state.logY, (on) => { state.logY = on; state.zoom = null; }, positive(values(["y"])));
+    toggle("log horizontal axis", () => state.logX, (on) => { state.logX = on; state.zoom = null; }, positive(values(["x"])));
     const all = html("button", "", "show all");
     all.type = "button";
     all.addEventListener("click", () => { state.zoom = null; draw(); });
@@ -141,7 +149,7 @@
     let x, y, width, height, overlay;
 
     function scale() {
-      width = Math.max(280, root.clientWidth || 680);
+      width = state.printing ? PRINTED : Math.max(280, root.clientWidth || PRINTED);
       height = Math.round(Math.min(430, Math.max(260, width * 0.5)));
       const [x0, x1] = state.zoom ? state.zoom.x : limits(values(["x"]), state.logX, 0);
       const inside = (name) => shown().flatMap((c) => (c[name] || []).filter((_, k) => c.x[k] >= x0 && c.x[k] <= x1));
@@ -306,6 +314,9 @@
       event.preventDefault();
     });
 
+    for (const [event, printing] of [["beforeprint", true], ["afterprint", false]]) {
+      addEventListener(event, () => { state.printing = printing; draw(); });
+    }
     let last = 0;
     new ResizeObserver(() => {
       if (root.clientWidth !== last) { last = root.clientWidth; draw(); }

@@ -33,9 +33,9 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     return content.getvalue()
 
 
-def json_text(data: Any) -> str:
+def json_text(data: Any, indent: int | None = None) -> str:
     """Data as JSON; numbers that are not finite become texts."""
-    return json.dumps(plain(data), indent=1, ensure_ascii=False, allow_nan=False, default=str)
+    return json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
 
 
 def data_url(content: bytes | str, media_type: str) -> str:

@@ -59,7 +59,7 @@ def render(page: Page) -> str:
             '</head>\n<body>\n<a class="skip" href="#main">Skip to the content</a>\n',
             f"<header>\n<h1>{title}</h1>\n",
             f'<p class="subtitle">{html.escape(page.subtitle)}</p>\n' if page.subtitle else "",
-            "" if page.data is None else _links(page.file, data=page.data),
+            "" if page.data is None else _link(page.file, ".json", json_text(page.data)),
             "</header>\n",
             f'<nav aria-label="Contents"><ol>{contents}</ol></nav>\n'
             if len(writer.contents) > 1
@@ -107,7 +107,9 @@ class _Writer:
     @one.register
     def _(self, block: Code, level: int) -> str:
         label = html.escape(block.label)
-        return f'<pre tabindex="0" aria-label="{label}"><code>{html.escape(block.text)}</code></pre>\n'
+        return (
+            f'<pre tabindex="0" aria-label="{label}"><code>{html.escape(block.text)}</code></pre>\n'
+        )
 
     @one.register
     def _(self, block: Section, level: int) -> str:
@@ -136,7 +138,7 @@ class _Writer:
             f'<figure class="table">\n<div class="scroll" tabindex="0" role="region" '
             f'aria-label="{title}">{block.table.element()}</div>\n{block.table.footnotes()}'
             f"{_caption('Table', self.tables, block.caption) if block.caption else ''}"
-            f"{_links(block.file, block.records)}</figure>\n"
+            f"{_csv(block.file, block.records)}</figure>\n"
         )
 
     @one.register
@@ -177,7 +179,7 @@ class _Writer:
             "<noscript><p>This figure is drawn by a script of this page, and scripts are off. "
             "Its data can be saved below.</p></noscript></div>\n"
             f"{_caption('Figure', self.figures, block.caption)}"
-            f"{_links(block.file, records)}</figure>\n"
+            f"{_csv(block.file, records)}</figure>\n"
         )
 
 
@@ -188,27 +190,27 @@ def _caption(kind: str, number: int, text: str) -> str:
     return f"<figcaption><b>{kind} {number}.</b> {html.escape(text)}</figcaption>\n"
 
 
-def _links(file: str, records: Sequence[Record] = (), data: Any = None) -> str:
-    """Links that save the records, or other data, as files."""
-    if not records and data is None:
-        return ""
-    stem = file_stem(file)
-    found = [(".json", "JSON", json_text(list(records) if data is None else data))]
-    if records:
-        found.insert(0, (".csv", "CSV", csv_text(records)))
-    links = " ".join(
-        f'<a download="{stem}{ending}" href="{data_url(text, _MEDIA[ending])}">{name}</a>'
-        for ending, name, text in found
+def _csv(file: str, records: Sequence[Record]) -> str:
+    return _link(file, ".csv", csv_text(records)) if records else ""
+
+
+def _link(file: str, ending: str, content: str) -> str:
+    """A link that saves the content as a file."""
+    kind, what = _FILES[ending]
+    return (
+        f'<p class="save">Save <a download="{file_stem(file)}{ending}" '
+        f'href="{data_url(content, kind)}">{what}</a></p>\n'
     )
-    what = "the data" if data is None else "all data"
-    return f'<p class="save">Save {what} as {links}</p>\n'
 
 
-_MEDIA = {".csv": "text/csv;charset=utf-8", ".json": "application/json"}
+_FILES = {
+    ".csv": ("text/csv;charset=utf-8", "the data as CSV"),
+    ".json": ("application/json", "all data of this page as JSON"),
+}
 
 
 def _drawn(curve: Curve) -> dict[str, Any]:
-    """A curve as the script draws it: six digits are finer than a screen."""
+    """A curve as the script draws it: seven digits are finer than a screen."""
     parts = {"x": curve.x, "y": curve.y, "low": curve.low, "high": curve.high}
     numbers = {
         key: [float(f"{v:.7g}") if math.isfinite(v) else None for v in values]

@@ -5,14 +5,15 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const TURN = Math.PI / 12;
 
+  const PRINTED = ["#000000", "#333333", "#bbbbbb"];
+
   function colours() {
     const style = getComputedStyle(document.documentElement);
     return ["--ink", "--soft", "--line"].map((name) => style.getPropertyValue(name).trim());
   }
 
   // The layout in the colours of the page, light or dark.
-  function themed(scenes) {
-    const [ink, soft, line] = colours();
+  function themed(scenes, [ink, soft, line] = colours()) {
     const found = {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -51,14 +52,16 @@
     const plot = document.createElement("div");
     plot.className = "plot";
     plot.tabIndex = 0;
-    plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", `${alt} Arrow keys turn it, plus and minus zoom.`);
+    for (const name of ["role", "aria-label"]) root.removeAttribute(name);
+    plot.setAttribute("role", "application");
+    plot.setAttribute("aria-roledescription", "surface");
+    plot.setAttribute("aria-label", `${alt} Arrow keys turn it, plus and minus zoom, Escape turns it back.`);
     const tools = document.createElement("div");
     tools.className = "tools";
     root.append(plot, tools);
 
     const scenes = [...new Set(figure.data.map((trace) => trace.scene || "scene"))];
-    const first = () => JSON.parse(JSON.stringify(figure.layout[scenes[0]]?.camera?.eye || { x: 1.25, y: 1.25, z: 1.25 }));
+    const first = () => ({ ...(figure.layout[scenes[0]]?.camera?.eye || { x: 1.25, y: 1.25, z: 1.25 }) });
     let eye = first();
     let busy = false;
 
@@ -98,16 +101,16 @@
     function arrangement() {
       const narrow = root.clientWidth < 420 * scenes.length;
       const count = scenes.length;
-      const found = { height: narrow ? 380 * count : 520 };
+      const found = { height: narrow ? 380 * count : 480 };
       scenes.forEach((scene, k) => {
         const given = figure.layout[scene]?.domain || { x: [0, 1], y: [0, 1] };
-        const y = [1 - (k + 1) / count, 1 - k / count - 0.1 / count];
+        const y = [1 - (k + 1) / count, 1 - k / count - 0.16 / count];
         found[`${scene}.domain`] = narrow && count > 1 ? { x: [0, 1], y } : given;
       });
       (figure.layout.annotations || []).forEach((note, k) => {
         if (count < 2 || k >= count) return;
         found[`annotations[${k}].x`] = narrow ? 0.5 : note.x;
-        found[`annotations[${k}].y`] = narrow ? 1 - k / count - 0.1 / count : note.y;
+        found[`annotations[${k}].y`] = narrow ? 1 - k / count - 0.16 / count : note.y;
       });
       return found;
     }
@@ -115,7 +118,9 @@
     // Named one by one, because plotly also has buttons that send the figure to a server.
     const buttons = [["toImage"], ["orbitRotation", "pan3d", "zoom3d", "resetCameraDefault3d"]];
     const config = { responsive: true, displaylogo: false, modeBarButtons: buttons };
-    const ready = Plotly.newPlot(plot, figure.data, { ...figure.layout, template: {}, autosize: true, width: undefined }, config)
+    // A copy, because plotly writes into what it is given.
+    const layout = { ...structuredClone(figure.layout), template: {}, autosize: true };
+    const ready = Plotly.newPlot(plot, figure.data, layout, config)
       .then(() => Plotly.relayout(plot, { ...themed(scenes), ...arrangement() }))
       .then(() => {
         plot.on("plotly_relayout", (change) => {
@@ -131,7 +136,10 @@
         }).observe(root);
         root.dataset.ready = "true";
       });
-    dark.addEventListener("change", () => ready.then(() => Plotly.relayout(plot, themed(scenes))));
+    const paint = (palette) => ready.then(() => Plotly.relayout(plot, themed(scenes, palette)));
+    dark.addEventListener("change", () => paint());
+    addEventListener("beforeprint", () => paint(PRINTED));
+    addEventListener("afterprint", () => paint());
   }
 
   for (const root of document.querySelectorAll(".surface")) start(root);

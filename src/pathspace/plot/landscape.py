@@ -77,7 +77,7 @@ def draw(
     ax.tick_params(labelsize=8, pad=1)
     ax.view_init(elev=28, azim=-58)
     ax.set_box_aspect((1, 1, 0.75), zoom=1.0)
-    ax.set_title(title_of(landscape), fontsize=10, y=0.97)
+    ax.set_title(title_of(landscape), fontsize=10, y=0.97, parse_math=False)
     return ax
 
 
@@ -127,7 +127,7 @@ def draw_contour(
         if colourbar:
             _colourbar(ax.figure, filled, [ax], landscape, log)
     for name, place in landscape.marks.items():
-        ax.plot(*place, "D", color=OTHER, markeredgecolor=INK, label=name)
+        ax.plot(*place, "D", color=OTHER, markeredgecolor=INK, label=name.replace("$", r"\$"))
     if landscape.trail:
         ax.plot(
             *zip(*landscape.trail, strict=True), ".-", color=OTHER, markeredgecolor=INK,
@@ -140,7 +140,7 @@ def draw_contour(
     ax.set_xlabel(x, fontsize=9)
     ax.set_ylabel(y, fontsize=9)
     ax.tick_params(labelsize=8)
-    ax.set_title(title_of(landscape), fontsize=10)
+    ax.set_title(title_of(landscape), fontsize=10, parse_math=False)
     return ax
 
 
@@ -192,7 +192,7 @@ def _draw_line(landscape: Landscape, ax: Any, log: bool) -> Any:
         _, ax = pyplot().subplots(figsize=(6.0, 3.8), layout="constrained")
     ax.plot(landscape.axes[0].numpy(), landscape.losses.numpy(), color="#0072b2")
     _finish_line([landscape], ax, log)
-    ax.set_title(title_of(landscape), fontsize=10)
+    ax.set_title(title_of(landscape), fontsize=10, parse_math=False)
     return ax
 
 
@@ -203,7 +203,7 @@ def _lines(landscapes: Sequence[Landscape], log: bool) -> Any:
     for k, landscape in enumerate(landscapes):
         colour, style = series[k % len(series)]
         x, y = landscape.axes[0].numpy(), landscape.losses.numpy()
-        ax.plot(x, y, color=colour, linestyle=style, label=landscape.name)
+        ax.plot(x, y, color=colour, linestyle=style, label=landscape.name.replace("$", r"\$"))
     _finish_line(landscapes, ax, log)
     ax.legend(fontsize=9, frameon=False)
     return figure

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pathspace.errors import PathspaceError
@@ -31,13 +31,15 @@ def surface(landscapes: Sequence[Landscape], *, log: bool = False) -> Any:
     figure = subplots.make_subplots(
         cols=len(landscapes),
         specs=[[{"type": "scene"}] * len(landscapes)],
-        subplot_titles=[title_of(landscape).replace("\n", "<br>") for landscape in landscapes],
+        subplot_titles=[_plain(title_of(landscape)) for landscape in landscapes],
         horizontal_spacing=0.02,
     )
+    far = 1.0 if len(landscapes) == 1 else 1.15  # the labels need room
+    eye = {"x": 1.3 * far, "y": -1.6 * far, "z": far}
     for k, landscape in enumerate(landscapes):
         t1, t2 = (axis.tolist() for axis in landscape.axes)
         heights = heights_of(landscape, log).T
-        label = loss_label(landscape, log).replace("$_{10}$", "<sub>10</sub>")
+        label = _plain(loss_label(landscape, log)).replace("$_{10}$", "<sub>10</sub>")
         figure.add_trace(
             objects.Surface(
                 x=t1,
@@ -50,7 +52,7 @@ def surface(landscapes: Sequence[Landscape], *, log: bool = False) -> Any:
                 colorbar={"title": {"text": label, "side": "right"}, "thickness": 16, "len": 0.7},
                 contours={"z": {"show": True, "usecolormap": True, "project": {"z": True}}},
                 hovertemplate="t₁ = %{x:.3g}<br>t₂ = %{y:.3g}<br>%{z:.4g}<extra></extra>",
-                name=landscape.name,
+                name=_plain(landscape.name),
             ),
             row=1,
             col=k + 1,
@@ -62,20 +64,21 @@ def surface(landscapes: Sequence[Landscape], *, log: bool = False) -> Any:
                 z=[height_of(landscape.center, log)],
                 mode="markers",
                 marker={"size": 5, "color": MODEL, "line": {"color": "white", "width": 1}},
-                hovertemplate=f"{landscape.name}<br>%{{z:.4g}}<extra></extra>",
+                hovertemplate=f"{_plain(landscape.name)}<br>%{{z:.4g}}<extra></extra>",
                 showlegend=False,
             ),
             row=1,
             col=k + 1,
         )
         x, y = (
-            text.replace("$t_1$", "t₁").replace("$t_2$", "t₂") for text in axis_labels(landscape)
+            _plain(text.replace("$t_1$", "t₁").replace("$t_2$", "t₂"))
+            for text in axis_labels(landscape)
         )
         figure.update_scenes(
             xaxis_title=x,
             yaxis_title=y,
-            zaxis={"title": label, "range": [low, high]},
-            camera={"eye": {"x": 1.3, "y": -1.6, "z": 1.0}},
+            zaxis={"title": label, "range": [low, high], "nticks": 6},
+            camera={"eye": eye, "center": {"x": 0, "y": 0, "z": -0.12}},
             aspectratio={"x": 1, "y": 1, "z": 0.75},
             row=1,
             col=k + 1,
@@ -84,12 +87,9 @@ def surface(landscapes: Sequence[Landscape], *, log: bool = False) -> Any:
     return figure
 
 
-def write_html(landscapes: Sequence[Landscape], path: str | Path, *, log: bool = False) -> Path:
-    """Write :func:`surface` into one HTML file that holds all it needs (about 5 MB)."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    surface(landscapes, log=log).write_html(path, include_plotlyjs=True, full_html=True)
-    return path
+def _plain(text: str) -> str:
+    """A text that plotly shows as it is: no tags, no templates."""
+    return html.escape(text).replace("%{", "%&#123;").replace("\n", "<br>")
 
 
 def _plotly() -> tuple[Any, Any]:

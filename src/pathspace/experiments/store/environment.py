@@ -20,7 +20,9 @@ def environment() -> dict[str, Any]:
         ['accelerators', 'cores', 'date']
     """
     cuda = torch.cuda.is_available()
-    names = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if cuda else []
+    names = (
+        [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if cuda else []
+    )
     return {
         "pathspace": pathspace.__version__,
         "torch": torch.__version__,

@@ -131,4 +131,3 @@ def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {key: _decode(item, tensors) for key, item in held}
     items = [_decode(item, tensors) for item in held]
     return tuple(items) if kind == "tuple" else items
-

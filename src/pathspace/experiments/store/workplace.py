@@ -16,7 +16,6 @@ from pathspace.experiments.store.environment import environment
 from pathspace.experiments.store.errors import Damaged, explained
 from pathspace.experiments.store.files import (
     DRAFT,
-    canonical,
     checksum,
     read_file,
     read_sealed,
@@ -78,7 +77,7 @@ class Workplace:
         """Append a row to the metrics."""
         self.rows.append(dict(row))
         with explained(self.folder / METRICS):
-            self._metrics.write(f"{canonical(row)}\n".encode())
+            self._metrics.write(f"{json.dumps(row, allow_nan=False)}\n".encode())
             self._metrics.flush()  # for who reads along; the checkpoint forces it to the disk
 
     def save(self, state: Any) -> None:

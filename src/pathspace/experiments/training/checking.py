@@ -70,7 +70,7 @@ def type_name(wanted: Any) -> str:
         return f"a list of {len(arguments)}"
     if origin is dict:
         return "a table"
-    return NAMES.get(wanted) or getattr(wanted, "__name__", str(wanted))
+    return NAMES.get(wanted) or str(getattr(wanted, "__name__", wanted))
 
 
 def _is_exactly(value: Any, kind: Any) -> bool:

@@ -6,12 +6,13 @@ which needs the traced network.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from pathspace.experiments.models import initialize_
 from pathspace.experiments.training.errors import TrialError
@@ -41,7 +42,7 @@ def he() -> Initialisation:
 
 def glorot() -> Initialisation:
     """Normal, variance 2 / (fan-in + fan-out) (Glorot and Bengio 2010); biases 0."""
-    return Initialisation(_then(_he, nn.init.xavier_normal_))
+    return Initialisation(_glorot)
 
 
 def as_torch() -> Initialisation:
@@ -107,28 +108,25 @@ def _he(model: nn.Module, generator: Generator) -> None:
         raise TrialError(f'{error}; init = "as-built" leaves the weights as they are') from error
 
 
-def _then(
-    first: Callable[[nn.Module, Generator], None], second: Callable[..., object]
-) -> Callable[[nn.Module, Generator], None]:
-    """Draw by the first rule, which knows all layers, and the weights of two and more axes anew."""
-
-    def draw(model: nn.Module, generator: Generator) -> None:
-        first(model, generator)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() >= 2:
-                    second(parameter, generator=generator)
-
-    return draw
+def _glorot(model: nn.Module, generator: Generator) -> None:
+    _he(model, generator)  # biases and batch norms too
+    for weight in _weights(model):
+        nn.init.xavier_normal_(weight, generator=generator)
 
 
+@torch.no_grad()
 def _balanced(model: nn.Module, generator: Generator) -> None:
     """He's rule without the 2: the same numbers, smaller by √2."""
     _he(model, generator)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() >= 2:
-                parameter.div_(2**0.5)
+    for weight in _weights(model):
+        weight.div_(2**0.5)
+
+
+def _weights(model: nn.Module) -> Iterator[Tensor]:
+    """The weights that are drawn, not set: neither biases nor what belongs to batch norms."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding | _ConvNd):
+            yield layer.weight
 
 
 def _torch(model: nn.Module, generator: Generator) -> None:

@@ -49,6 +49,8 @@ def truncated_softmax(scores: Tensor, targets: Tensor) -> Tensor:
     Reference:
         Neyshabur et al. 2017, footnote 2.
     """
+    if scores.dtype in (torch.float16, torch.bfloat16):  # too coarse for margins of 11
+        scores = scores.float()
     x = scores - scores.gather(1, targets[:, None])  # (B, k), 0 at the target
     exponential, zero = x >= KNEE, x <= KNEE - WIDTH
     # 1 where it is not used: the slope of a logarithm at 0 would make the gradient NaN.

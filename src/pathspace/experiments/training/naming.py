@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import GenericAlias
 from typing import Any, TypeVar, get_type_hints
 
 from pathspace.experiments.training.checking import as_type, type_name
@@ -55,10 +56,10 @@ def build(kind: str, text: str, builders: Mapping[str, Callable[..., Built]]) ->
         usage = ", ".join(signature.parameters) or "no arguments"
         raise TrialError(f"{kind} {text!r}: {error}; {name} takes {usage}") from error
     owner = builder.__init__ if inspect.isclass(builder) else builder
-    types = get_type_hints(owner)
+    hints = get_type_hints(owner)
     for key, value in bound.arguments.items():
         several = signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL
-        wanted = tuple[types[key], ...] if several else types[key]  # type: ignore[misc]
+        wanted = GenericAlias(tuple, (hints[key], ...)) if several else hints[key]
         try:
             bound.arguments[key] = as_type(value, wanted)
         except TypeError:

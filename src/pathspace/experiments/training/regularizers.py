@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from pathspace.experiments.training.errors import TrialError
 from pathspace.experiments.training.naming import build
 from pathspace.network import Network
-from pathspace.penalties import BasisPathPenalty
+from pathspace.penalties import BasisPathPenalty, PathNormPenalty, Penalty
 
-Penalty = Callable[[], Tensor]  # a scalar to add to the loss
 Maker = Callable[[Network], Penalty]
 
 
@@ -22,12 +21,17 @@ def basis_path(
     exact: bool = False,
     skeleton: Literal["modulo", "largest"] = "modulo",
 ) -> Maker:
-    """The basis-path penalty; ``lam2`` is ``lam1`` if not given (see :class:`BasisPathPenalty`)."""
+    """Keeps basis paths small and roots near ±1; ``lam2``, of the roots, is by default ``lam1``."""
     second = lam1 if lam2 is None else lam2
     return lambda network: BasisPathPenalty(network, lam1, second, skeleton, exact=exact)
 
 
-PENALTIES: dict[str, Callable[..., Maker]] = {"basis-path": basis_path}
+def path_norm(lam: float, p: float = 2.0, biases: bool = True) -> Maker:
+    """Keeps the path norm small: what weight decay is where rescaling must not matter."""
+    return lambda network: PathNormPenalty(network, lam, p, biases=biases)
+
+
+PENALTIES: dict[str, Callable[..., Maker]] = {"basis-path": basis_path, "path-norm": path_norm}
 
 
 def parse_penalty(text: str) -> Maker:
@@ -40,21 +44,6 @@ def parse_penalty(text: str) -> Maker:
         <BasisPathPenalty lam1=0.0001, lam2=0.0001, exact gradients>
     """
     return build("penalty", text, PENALTIES)
-
-
-def total_penalty(penalties: Sequence[Penalty]) -> Penalty | None:
-    """The sum of penalties, or None if there is none."""
-    if not penalties:
-        return None
-
-    def total() -> Tensor:
-        first, *rest = penalties
-        value = first()
-        for penalty in rest:
-            value = value + penalty()
-        return value
-
-    return total
 
 
 def insert_dropout_(model: nn.Module, probability: float) -> None:

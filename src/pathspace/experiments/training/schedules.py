@@ -50,7 +50,7 @@ def steps(
     Example:
         >>> schedule = steps(2, 4)
         >>> [round(schedule.rates(i, 0, 6).factor, 3) for i in range(6)]
-        [1, 1, 0.1, 0.1, 0.01, 0.01]
+        [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     """
     if not at:
         raise ValueError("name at least one position, as in steps:32000:48000")

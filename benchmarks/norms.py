@@ -1,0 +1,121 @@
+"""Time of path norms against one forward pass, and of slopes and penalties against a training step.
+
+Run from the root of the repository: python -m benchmarks.norms [--repeats N] [--json FILE]
+"""
+
+from collections.abc import Callable
+
+import torch
+from benchmarks.report import Measurement, main
+from benchmarks.timing import interleaved
+from torch import nn
+
+import pathspace as ps
+from pathspace.experiments import models
+from pathspace.flow import path_slopes
+from pathspace.penalties import PathNormPenalty
+
+NETWORKS = ("resnet18-imagenet", "resnet50-imagenet", "resnet152-imagenet")
+EXPONENTS = (1, 1.5, 2, 3, 4)
+WIDE = "mlp:784-4000-4000-10"
+
+
+def measure(repeats: int) -> list[Measurement]:
+    results = []
+    for spec in NETWORKS:
+        results += norms(spec, max(2, repeats // 2))
+    return results + slopes(repeats) + penalties(repeats)
+
+
+def norms(spec: str, repeats: int) -> list[Measurement]:
+    """Path norms in float64 against a forward pass of one image in float64."""
+    model = models.build(spec).double().eval()
+    x = models.example_input(spec).double()[:1]
+    network = ps.trace(model, x)
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(x)
+
+    def gradient() -> None:
+        state = network.state()
+        log = ps.path_norm(network, 2, log=True, state=state)
+        torch.autograd.grad(log, list(model.parameters()))
+
+    seconds = interleaved(
+        {
+            "forward": forward,
+            "norm": lambda: ps.path_norm(network, 2),
+            "with trace": lambda: ps.path_norm(ps.trace(model, x), 2),
+            "norm and gradient": gradient,
+            "five exponents": lambda: ps.path_norm(network, EXPONENTS),
+        },
+        repeats,
+    )
+    goals = {"norm": 1.5, "with trace": 2.0, "norm and gradient": 4.0, "five exponents": 6.0}
+    return [
+        Measurement(f"{spec}: {what}", seconds[what] / seconds["forward"], "× forward", goal)
+        for what, goal in goals.items()
+    ]
+
+
+def slopes(repeats: int) -> list[Measurement]:
+    """The slopes that Path-SGD divides by, against a step of SGD."""
+    network, step = training(batch=100)
+    state = network.state()
+    tasks = {"step": step, "slopes": lambda: path_slopes(network, state, 2.0)}
+    seconds = interleaved(tasks, repeats)
+    ratio = seconds["slopes"] / seconds["step"]
+    return [Measurement("784-4000-4000-10: slopes", 100 * ratio, "% of a step", 10.0)]
+
+
+def penalties(repeats: int) -> list[Measurement]:
+    """What a penalty adds to a step of SGD."""
+    network, step = training(batch=128)
+    kinds: dict[str, tuple[Callable[[], object], float | None]] = {
+        "basis-path penalty, cheap": (ps.BasisPathPenalty(network).add_to_gradients_, 5.0),
+        "basis-path penalty, exact": (
+            ps.BasisPathPenalty(network, exact=True).add_to_gradients_,
+            15.0,
+        ),
+        "path-norm penalty": (PathNormPenalty(network).add_to_gradients_, None),
+        "one pass w.add_(g)": (adding(network), None),
+    }
+    seconds = interleaved({"step": step, **{k: task for k, (task, _) in kinds.items()}}, repeats)
+    return [
+        Measurement(
+            f"784-4000-4000-10: {kind}", 100 * seconds[kind] / seconds["step"], "% of a step", goal
+        )
+        for kind, (_, goal) in kinds.items()
+    ]
+
+
+def training(batch: int) -> tuple[ps.Network, Callable[[], None]]:
+    """A wide network and a step of SGD on it."""
+    model = models.build(WIDE)
+    x = torch.randn(batch, *models.example_input(WIDE).shape[1:])
+    y = torch.randint(10, (batch,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return ps.trace(model, x[:1]), step
+
+
+def adding(network: ps.Network) -> Callable[[], None]:
+    """The least that anything costs that changes all gradients by all weights."""
+    parameters = list(network.model.parameters())
+
+    @torch.no_grad()
+    def add() -> None:
+        for parameter in parameters:
+            parameter.grad.add_(parameter, alpha=1e-9)
+
+    return add
+
+
+if __name__ == "__main__":
+    main(__doc__, measure)

@@ -1,0 +1,214 @@
+r"""The gradient of the basis-path penalty in closed form, added in place.
+
+With :math:`v_e = I(u)\,w_e\,O(v)` for a weight e = u→v that is not on the skeleton,
+
+.. math:: \frac{\partial R}{\partial w_e} = \lambda_1 w_e \big(I(u)\,O(v)\big)^2 .
+
+R depends on a skeleton weight w through the products I and O that it is part of. What depends on
+:math:`\log|I(u)|` is :math:`E(u) = \lambda_1 \sum v_e^2` over the weights that leave u, and
+:math:`2\lambda_2 \log|v_a|` if u has a root a; the same for :math:`\log|O(v)|` with the weights
+that enter v. So :math:`w\,\partial R/\partial w` is the sum of these over all units behind w in the
+forest of in-edges, and before it in the forest of out-edges.
+
+All operations on some rows of a weight are done while they are in the cache, without full-size
+temporaries: the weights are read once and the gradients read and written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathspace.basis import BasisPaths
+from pathspace.flow.powers import SIZE, rows
+from pathspace.foldedbias import Destination
+from pathspace.network import Edge
+from pathspace.signedlogs import log_product
+from pathspace.weightgraph import Places
+
+
+class BasisPathGradient:
+    """Adds the gradient of the penalty to tensors; made once for a set of basis paths.
+
+    Args:
+        basis: the basis paths.
+        exact: whether skeleton weights have a gradient; if not, theirs is 0.
+    """
+
+    def __init__(self, basis: BasisPaths, exact: bool) -> None:
+        graph, skeleton = basis.graph, basis.skeleton
+        self.exact, self.skeleton, self.is_root = exact, skeleton, basis.is_root
+        self.incoming = graph.places(skeleton.incoming)
+        self.outgoing = graph.places(skeleton.outgoing)
+        numbers = torch.unique(torch.cat([skeleton.incoming, skeleton.outgoing])[1:])
+        self.matrices = [
+            _Matrix(edge, _between(numbers, graph.start[k], graph.start[k + 1]))
+            for k, edge in enumerate(graph.edges)
+            if not edge.is_fixed
+        ]
+
+    @torch.no_grad()
+    def add_(
+        self, weights: Mapping[str, Tensor], destination: Destination, lam1: float, lam2: float
+    ) -> None:
+        """Add the gradient with respect to the weights of the graph to their destinations."""
+        into = log_product(self.incoming.take(weights), self.skeleton.parent)[1]
+        out = log_product(self.outgoing.take(weights), self.skeleton.child)[1]
+        leaving, entering = torch.zeros_like(into), torch.zeros_like(out)
+        for matrix in self.matrices:
+            name = matrix.edge.parameter
+            matrix.add_(
+                weights[name],
+                destination(name),
+                lam1,
+                (into, out),
+                (leaving, entering) if self.exact else None,
+            )
+        if not self.exact:
+            return
+        roots = torch.where(self.is_root, 2 * lam2 * (into + out), 0.0)
+        for places, sums, step in (
+            (self.incoming, leaving, self.skeleton.parent),
+            (self.outgoing, entering, self.skeleton.child),
+        ):
+            _add_quotients_(places, weights, destination, forest_sums(sums + roots, step))
+
+
+def forest_sums(values: Tensor, step: Tensor) -> Tensor:
+    """For each node of a forest the sum over itself and all nodes whose way to the root meets it.
+
+    The transpose of the sum along the way to the root: pointer doubling, log2(depth) rounds.
+
+    Args:
+        values: (H+1,) a number per node; node 0, where all ways end, does not count.
+        step: (H+1,) the next node on the way to the root.
+    """
+    result = values.clone()
+    result[0] = 0.0
+    while bool(step.any()):
+        result = result.index_add(0, step, result)
+        result[0] = 0.0
+        step = step[step]
+    return result
+
+
+def _between(numbers: Tensor, start: Tensor, stop: Tensor) -> Tensor:
+    return numbers[(numbers >= start) & (numbers < stop)] - start
+
+
+def _add_quotients_(
+    places: Places, weights: Mapping[str, Tensor], destination: Destination, sums: Tensor
+) -> None:
+    """Add sum / weight at the places of skeleton weights."""
+    for block in places.blocks:
+        name = places.graph.edges[block.edge].parameter
+        target, weight = destination(name), weights[name]
+        if target is None:
+            continue
+        values = sums[block.rows]
+        if block.index:
+            index = tuple(i.to(weight.device) for i in block.index)
+            target[index] += (values.to(weight.device) / weight[index]).to(target)
+        else:
+            target += (values[0].to(weight.device) / weight).to(target)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows of a matrix, and the flat places of skeleton weights in them."""
+
+    some: slice
+    skeleton: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return int(self.some.stop - self.some.start)
+
+    def of(self, factor: Tensor) -> Tensor:
+        """The same rows of a factor that broadcasts against the matrix."""
+        return factor if len(factor) == 1 else factor[self.some]
+
+
+class _Matrix:
+    """A weight tensor as a matrix: its first axis, and all others flattened."""
+
+    def __init__(self, edge: Edge, skeleton: Tensor) -> None:
+        self.edge = edge
+        height = edge.shape[0] if edge.shape else 1
+        self.shape = (height, edge.count // max(1, height))
+        self.target = self._table(edge.target_scale)
+        self.source = self._table(edge.source_scale)
+        like = torch.empty(self.shape, device="meta")
+        self.pieces = []
+        for some in rows(like, SIZE):
+            ends = torch.tensor([some.start, some.stop]) * self.shape[1]
+            self.pieces.append(_Piece(some, _between(skeleton, *ends)))
+
+    def _table(self, scales: Tensor) -> Tensor:
+        """The scales at one end, (rows or 1, columns or 1)."""
+        if scales.numel() == 1 or not bool(scales.any()):
+            return scales.reshape(-1)[:1].view(1, 1)
+        if len(scales) == scales.numel():
+            return scales.reshape(-1, 1)
+        return scales.expand(len(scales), *self.edge.shape[1:]).reshape(len(scales), -1)
+
+    def add_(
+        self,
+        weight: Tensor,
+        destination: Tensor | None,
+        lam1: float,
+        logs: tuple[Tensor, Tensor],
+        sums: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """Add λ1 w (I O)² off the skeleton, and λ1 v² to the sums by source and by target."""
+        if (destination is None and sums is None) or not self.pieces:
+            return
+        w = weight.detach().reshape(self.shape)
+        source, target = self._squares(*logs, w)
+        result = None if destination is None else destination.reshape(self.shape)
+        by_source, by_target = torch.zeros_like(source), torch.zeros_like(target)
+        memory = w.new_empty(max(piece.rows for piece in self.pieces) * self.shape[1])
+        for piece in self.pieces:
+            part = w[piece.some]
+            factor = memory[: part.numel()].view(part.shape)
+            ends = (piece.of(side).expand(part.shape) for side in (target, source))
+            torch.mul(*ends, out=factor)
+            if len(piece.skeleton):
+                factor.view(-1).index_fill_(0, piece.skeleton.to(w.device), 0.0)
+            if result is not None:
+                result[piece.some].addcmul_(part, factor, value=lam1)
+            if sums is not None:
+                factor.mul_(part).mul_(part)
+                if self.edge.from_free:
+                    piece.of(by_source).add_(factor.sum_to_size(piece.of(source).shape))
+                if self.edge.into_free:
+                    piece.of(by_target).add_(factor.sum_to_size(piece.of(target).shape))
+        if (
+            destination is not None
+            and result is not None
+            and not _share_memory(destination, result)
+        ):
+            destination.copy_(result.view(destination.shape))  # its memory has another order
+        if sums is not None:
+            for total, scales, found in zip(
+                sums, (self.source, self.target), (by_source, by_target), strict=True
+            ):
+                total.index_add_(0, scales.reshape(-1), lam1 * found.reshape(-1).to(total))
+
+    def _squares(self, into: Tensor, out: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """I² by source and O² by target, times numbers that keep both near 1."""
+        source, target = 2 * into[self.source], 2 * out[self.target]
+        shift = (_middle(source) - _middle(target)) / 2
+        return (source - shift).exp().to(like), (target + shift).exp().to(like)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr()
+
+
+def _middle(logs: Tensor) -> Tensor:
+    return (logs.amax() + logs.amin()) / 2

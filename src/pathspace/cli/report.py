@@ -1,0 +1,59 @@
+"""``pathspace report``: runs as one web page that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pathspace.errors import PathspaceError
+from pathspace.page import write
+from pathspace.summary import read_runs, summarize
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders of trials, trial stores or landscapes, or files that "
+        "[bold]pathspace measure --out report.json[/] wrote.",
+        show_default=False,
+    ),
+]
+
+
+def report(
+    runs: Paths = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Its heading.", show_default="what there is")
+    ] = "",
+    log: Annotated[
+        bool, typer.Option("--log", help="Heights of landscapes on a logarithmic scale.")
+    ] = False,
+) -> None:
+    """Write one web page about runs: tables, curves, landscapes, and their data to save.
+
+    The page works offline and loads nothing. Trials that differ in their seed only are drawn as one
+    curve with a band.
+
+    [bold]Examples[/]
+
+    [cyan]pathspace report runs --out digits.html[/]
+
+    [cyan]pathspace report runs/trials/0f3a* around --title "Digits, five seeds"[/]
+
+    [cyan]pathspace report small.json large.json[/]
+    """
+    if not runs:
+        raise typer.BadParameter("missing; name at least one", param_hint="RUN")
+    if not out.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    try:
+        page = summarize(read_runs(runs), title, log=log)
+        text = write(page, out)
+    except ImportError as error:  # of plotly or matplotlib, with what to install
+        raise PathspaceError(str(error)) from error
+    typer.echo(f"{out}: {page.title} ({len(text.encode()) / 1e6:.1f} MB)")
