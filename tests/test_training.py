@@ -206,8 +206,10 @@ def test_float64_starts_from_the_same_weights():
     assert trained.weights["1.weight"].dtype == torch.float64
 
 
-def test_mixed_precision_is_close_but_not_the_same():
-    full, mixed = train(small()), train(small(mixed="bfloat16"))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_mixed_precision_is_close_but_not_the_same(dtype):
+    settings = {"lr": 0.01, "penalties": ["path-norm:1e-3"]}
+    full, mixed = train(small(**settings)), train(small(mixed=dtype, **settings))
     assert mixed.weights["1.weight"].dtype == torch.float32
     assert not torch.equal(full.weights["1.weight"], mixed.weights["1.weight"])
     torch.testing.assert_close(

@@ -37,7 +37,8 @@ CASES = {name: {"optimizer": name} for name in OPTIMIZERS} | {
     "unbalanced": {"init": "unbalanced:20", "optimizer": "pathsgd"},
     "penalty": {"penalties": ["basis-path:1e-3", "path-norm:1e-3"], "weight_decay": 1e-3},
     "float64": {"dtype": "float64"},
-    "bfloat16": {"mixed": "bfloat16"},
+    "bfloat16": {"mixed": "bfloat16", "loss": "truncated-softmax"},
+    "float16": {"mixed": "float16", "penalties": ["basis-path:1e-3"], "optimizer": "gsgd"},
     "iterations": {"epochs": None, "iterations": 13},
 }
 

@@ -175,23 +175,19 @@ class _Matrix:
         for piece in self.pieces:
             part = w[piece.some]
             factor = memory[: part.numel()].view(part.shape)
-            ends = (piece.of(side).expand(part.shape) for side in (target, source))
-            torch.mul(*ends, out=factor)
+            column, row = (piece.of(side).expand(part.shape) for side in (target, source))
+            torch.mul(column, row, out=factor)
             if len(piece.skeleton):
                 factor.view(-1).index_fill_(0, piece.skeleton.to(w.device), 0.0)
             if result is not None:
                 result[piece.some].addcmul_(part, factor, value=lam1)
             if sums is not None:
-                factor.mul_(part).mul_(part)
+                factor.mul_(part).mul_(part)  # v²
                 if self.edge.from_free:
                     piece.of(by_source).add_(factor.sum_to_size(piece.of(source).shape))
                 if self.edge.into_free:
                     piece.of(by_target).add_(factor.sum_to_size(piece.of(target).shape))
-        if (
-            destination is not None
-            and result is not None
-            and not _share_memory(destination, result)
-        ):
+        if destination is not None and result is not None and _is_copy(result, destination):
             destination.copy_(result.view(destination.shape))  # its memory has another order
         if sums is not None:
             for total, scales, found in zip(
@@ -206,8 +202,8 @@ class _Matrix:
         return (source - shift).exp().to(like), (target + shift).exp().to(like)
 
 
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr()
+def _is_copy(tensor: Tensor, original: Tensor) -> bool:
+    return tensor.data_ptr() != original.data_ptr()
 
 
 def _middle(logs: Tensor) -> Tensor:

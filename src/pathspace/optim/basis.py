@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pathspace.basis import _follow
 from pathspace.network import Network
-from pathspace.optim.blocks import SIZE, Batch, Entries, Leaf, Side, Table
+from pathspace.optim.blocks import SIZE, Batch, Entries, Sheet, Side, Table, by_end
 from pathspace.optim.carrying import carry
 from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
@@ -74,10 +74,11 @@ class BasisSpace(Space):
             raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
         self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
         self.decay = (float(pair[0]), float(pair[1]))
-        self.rechosen = self.limited = 0
+        self.taken = self.rechosen = self.limited = 0
         self.skeleton: Skeleton
         self.log_source = self.log_target = torch.zeros(0)
-        self._trained: tuple[str, ...] | None = None
+        self._trained: frozenset[str] | None = None
+        self._overwritten: tuple[Entries, Tensor, list[int]] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -88,29 +89,40 @@ class BasisSpace(Space):
 
     # Arranging ---------------------------------------------------------------------------------
 
-    def arrange(self, leaves: Sequence[Leaf]) -> None:
+    def arrange(self, sheets: Sequence[Sheet]) -> None:
         """Choose a skeleton and a metric, unless the same parameters have just moved."""
-        self.leaves = leaves
-        self.device = leaves[0].weight.device if leaves else torch.device("cpu")
+        self.sheets = sheets
+        self.device = sheets[0].device if sheets else torch.device("cpu")
+        leaves = [leaf for sheet in sheets for leaf in sheet.leaves]
         relabel = self._relabel()
         for leaf in leaves:
             if leaf.edge is not None:
                 leaf.edge = relabelled(leaf.edge, relabel)
-        trained = tuple(leaf.name for leaf in leaves)
+        trained = frozenset(leaf.name for leaf in leaves)
         if trained != self._trained:
             first, self._trained = self._trained is None, trained
             self._begin(relabel)
             if first and self.start == "skeleton_init":
                 self._set_skeleton()
                 self._begin(relabel)
-        self._flow, self._source, self._back, self._inner = (
-            Table(leaves, "source", self.device) for _ in range(4)
-        )
-        self._target, self._outer = (Table(leaves, "target", self.device) for _ in range(2))
-        self.source, self.target = self._source.parts, self._target.parts
-        self.back = self._back.parts
-        self.seen = [part is not None for part in self._flow.parts]
+        self._sources, self._targets = by_end(sheets, "source"), by_end(sheets, "target")
+        if self.decay[0]:
+            self._inner, self._outer = Table(sheets, self._sources), Table(sheets, self._on_paths())
         self._follow_skeleton()
+
+    def _on_paths(self) -> list[Tensor | None]:
+        """The targets of all weights, H + 1 for those that are on no path."""
+        found: list[Tensor | None] = []
+        for sheet in self.sheets:
+            parts = []
+            for leaf in sheet.leaves:
+                off = leaf.edge is None or leaf.edge.is_fixed
+                scales = leaf.scales("target")
+                scales = torch.full_like(scales, self.network.H + 1) if off else scales
+                parts.append(scales if sheet.single else scales.expand(leaf.rows, leaf.columns))
+            flat = [part.reshape(1, -1) for part in parts]
+            found.append(parts[0] if sheet.single else torch.cat(flat, 1))
+        return found
 
     def _relabel(self) -> Tensor:
         """The published algorithm looks through batch norms; else every unit is itself."""
@@ -140,66 +152,136 @@ class BasisSpace(Space):
         """Set all skeleton weights to 1, those of batch norms apart; this changes the function."""
         numbers = torch.cat([self.skeleton.incoming, self.skeleton.outgoing])
         norms = {norm.weight for norm in self.network.normalizations}
-        entries = Entries(self.skeleton.graph, self.leaves, numbers, self.device)
-        entries.parts = [part for part in entries.parts if self.leaves[part[0]].name not in norms]
-        entries.put_([leaf.weight for leaf in self.leaves], self.log_source.new_ones(len(numbers)))
-        for leaf in self.leaves:
-            leaf.store()
+        for k, edge in enumerate(self.skeleton.graph.edges):
+            if edge.parameter in norms:
+                start, stop = self.skeleton.graph.start[k : k + 2].tolist()
+                numbers[(numbers >= start) & (numbers < stop)] = -1
+        entries = Entries(self.skeleton.graph, self.sheets, numbers)
+        weights = [sheet.weight for sheet in self.sheets]
+        before = entries.take(weights)
+        entries.put_(weights, torch.ones_like(before))
+        for sheet in self.sheets:
+            sheet.store()
+        self._overwritten = entries, before, self._versions()
+
+    def _versions(self) -> list[int]:
+        return [leaf.parameter._version for sheet in self.sheets for leaf in sheet.leaves]
+
+    def _undo_start(self) -> None:
+        """Give the skeleton the weights it had: they were those of a checkpoint, loaded before."""
+        if self._overwritten is not None and self._overwritten[2] == self._versions():
+            entries, before, _ = self._overwritten
+            entries.put_([sheet.weight for sheet in self.sheets], before)
+            for sheet in self.sheets:
+                sheet.store()
+        self._overwritten = None
 
     def _follow_skeleton(self) -> None:
-        """Prepare what the skeleton determines."""
+        """Prepare what the skeleton determines.
+
+        In a sheet of several leaves every weight has its own place in the tables, so that roots
+        and free weights get there what is theirs: no step of their own, and their own factor. In
+        the matrix of a large leaf factors belong to rows and columns, so its skeleton weights are
+        taken out before and put back after a step.
+        """
         skeleton, device, size = self.skeleton, self.device, self.network.H + 1
         has = skeleton.outgoing >= 0
         free = torch.isin(skeleton.incoming, skeleton.outgoing) & has
         step = torch.where(free, skeleton.parent, torch.arange(size))
-        self.owner = torch.where(has, _follow(step), 0).to(device)
-        self.is_root = (has & ~free).to(device)
-        self.has = has.to(device)
+        owner = torch.where(has, _follow(step), 0)
+        self.has, self.owner, self.is_root = (t.to(device) for t in (has, owner, has & ~free))
         self.parent = skeleton.parent.to(device)
         whole = WeightGraph(self.network, folded=False, relabel=self._relabel())
         self.child = whole.places(skeleton.outgoing).ends()[1].to(device)
-        both = torch.cat([skeleton.incoming, skeleton.outgoing])
-        self._skeleton = Entries(skeleton.graph, self.leaves, both, device)
-        both[:size].masked_fill_(~(has & ~free), -1)
-        self._entries = Entries(skeleton.graph, self.leaves, both, device)
-        self._group = torch.zeros(size, dtype=torch.long, device=device)
-        for place, rows, _ in self._entries.parts:
-            self._group[rows[rows < size]] = self.leaves[place].group
         self._read = torch.zeros(size, dtype=torch.bool, device=device)
         for norm in self.network.normalizations:
             self._read[norm.input_scale.reshape(-1)] = True
         self._read[0] = False
-        self._he = torch.full((size,), 1 / HE, dtype=torch.float64, device=device)
+        dtypes = {sheet.dtype for sheet in self.sheets}
+        dtype = dtypes.pop() if len(dtypes) == 1 else torch.float64
+        self._leaving = torch.zeros(size + 1, dtype=dtype, device=device)
+        self._logs = torch.zeros(3 * size + 1, dtype=dtype, device=device)
+        self._logs_of_units, self._logs_of_roots = self._logs[: 2 * size].view(2, -1)
+        self._logs_of_sources = self._logs[2 * size + 1 :]
+        self._exponentials = torch.empty_like(self._logs)
+        self._he = self.is_root.double() / HE
+        both = torch.cat([skeleton.incoming, skeleton.outgoing])
+        self._skeleton = Entries(skeleton.graph, self.sheets, both)
+        both[:size].masked_fill_(~(has & ~free), -1)
+        self._entries = Entries(skeleton.graph, self.sheets, both)
+        self._large = self._entries.only([sheet.single for sheet in self.sheets])
+        self._group = torch.zeros(size, dtype=torch.long, device=device)
+        for place, rows, _ in self._entries.parts:
+            self._group[rows[rows < size]] = self.sheets[place].group
+        self._make_tables(owner, size)
         self._power = 0.0
+        self._rates_used: list[float] = []
+
+    def _make_tables(self, owner: Tensor, size: int) -> None:
+        flows: list[Tensor | None] = []
+        backs, targets = list(self._sources), list(self._targets)
+        for place, (sheet, sources) in enumerate(zip(self.sheets, self._sources, strict=True)):
+            flows.append(None if sources is None else owner[sources])
+            if sheet.single:
+                continue
+            zero = torch.zeros(1, sheet.columns, dtype=torch.long)
+            flows[place] = (zero if sources is None else owner[sources]).clone()
+            backs[place] = (zero if sources is None else sources).clone()
+            found = targets[place]
+            targets[place] = (zero if found is None else found).clone()
+            for at, rows, where in self._entries.parts:
+                if at == place:
+                    rows, where = rows.cpu(), where.cpu()
+                    is_root = rows < size
+                    targets[place].view(-1)[where] = size  # type: ignore[union-attr]
+                    backs[place].view(-1)[where] = torch.where(is_root, size + rows, 2 * size)  # type: ignore[union-attr]
+                    flows[place].view(-1)[where[~is_root]] = size  # type: ignore[union-attr]
+        # One table for both kinds of factors of the source: it is filled in one go.
+        shifted = [None if s is None else s + 2 * size + 1 for s in self._sources]
+        self._factors = Table([*self.sheets, *self.sheets], [*backs, *shifted])
+        self.back = self._factors.parts[: len(backs)]
+        self.source = self._factors.parts[len(backs) :]
+        self._flow, self._target = Table(self.sheets, flows), Table(self.sheets, targets)
+        self.target = self._target.parts
+        self.seen = [part is not None for part in self._flow.parts]
+        self._small_roots: list[tuple[torch.dtype, Tensor, Tensor]] = []
+        for place, rows, where in self._entries.parts:
+            if not self.sheets[place].single:
+                is_root = rows < size
+                start = self._flow.starts[place]
+                entry = (self.sheets[place].dtype, rows[is_root], where[is_root] + start)
+                self._small_roots.append(entry)
 
     # One step ----------------------------------------------------------------------------------
 
     def inspect(self, step: Step) -> bool:
-        """Sum what leaves every unit; whether that is finite."""
+        """Sum what leaves the units of every root; whether that is finite."""
         for place, part in enumerate(self._flow.parts):
             gradient = step.gradients[place]
             if part is not None:
                 if gradient is None:
                     part.zero_()
                 else:
-                    _flow(step.weights[place], gradient, part, step.group(self.leaves[place]))
-        self.leaving = self._flow.gather(self.network.H + 1)
-        return math.isfinite(self.leaving.sum().item())
+                    _flow(step.weights[place], gradient, part, step.group(self.sheets[place]))
+        self._flow.sum_into(self._leaving)
+        return math.isfinite(self._leaving.sum().item())
 
     def prepare(self, step: Step) -> None:
         """Step the roots, and renew the factors of all other weights."""
         if self.metric == "paper" or any(self.decay):
             self._measure(step)
-        ratio = self._ratio(step)
-        by_unit = ratio[self.owner]
-        self.ratio = ratio.sub_(by_unit[self.parent]).exp_()
-        self._back.fill(by_unit.neg().exp_())
+        change = self._ratio(step).to(self._logs.dtype)  # log(1/R)
+        logs, own = self._logs, self._logs_of_roots
+        by_unit = torch.index_select(change, 0, self.owner, out=self._logs_of_units)
+        torch.index_select(by_unit, 0, self.parent, out=own).sub_(change)
         power = 2.0 if step.linear else 1.0
-        self._source.fill((power * self.log_source).exp_())
+        torch.mul(self.log_source, power, out=self._logs_of_sources)
+        self._factors.fill(torch.exp(logs, out=self._exponentials))
         if power != self._power:  # target factors stay as they are
             self._power = power
-            self._target.fill((power * self.log_target).exp_())
-        self.log_source -= by_unit
+            targets = (power * self.log_target).exp_()
+            self._target.fill(torch.cat([targets, targets.new_zeros(1)]))
+        self.log_source += by_unit
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
@@ -217,14 +299,15 @@ class BasisSpace(Space):
         self.log_value = inner + outer
         if self.decay[0]:
             self._inner.fill((2 * inner).exp())
-            # Values of paths that end at a batch norm have squares that sum to 1, whatever they are.
-            self._outer.fill((2 * outer).exp() * ~self._read)
+            # The squares of the values of paths that end at a batch norm sum to 1 in any case.
+            outer = (2 * outer).exp() * ~self._read * self.decay[0]
+            self._outer.fill(torch.cat([outer, outer.new_zeros(1)]))
 
     def _log_norms(self, step: Step, log_source: Tensor) -> Tensor:
         """Log norms of what enters every unit that a batch norm reads, 0 for all others."""
         total = torch.zeros_like(log_source)
-        for leaf, weight in zip(self.leaves, step.weights, strict=True):
-            source, target = (leaf.scales(side).to(self.device) for side in ("source", "target"))
+        for sheet, weight in zip(self.sheets, step.weights, strict=True):
+            source, target = (sheet.scales(side).to(self.device) for side in ("source", "target"))
             square = (weight * log_source[source].exp().to(weight)).square()
             dims = [d for d in (0, 1) if target.shape[d] == 1]
             square = square.sum(dims, keepdim=True) if dims else square
@@ -232,39 +315,51 @@ class BasisSpace(Space):
         return torch.where(self._read & (total > 0), total.log() / 2, 0.0)
 
     def _ratio(self, step: Step) -> Tensor:
-        """Log R of every root; 0 for all others."""
+        """Minus log R of every root; 0 for all other units."""
         change = self._change(step)
         if self.roots == "multiplicative":
-            return change.clamp_(-_LIMIT, _LIMIT).neg_()
+            return change.clamp_(-_LIMIT, _LIMIT)
         if bool((change >= 1).any()):  # a root would go through zero: here the coordinates end
             self._revise((change >= 1)[self.owner], step)
+            self.inspect(step)
             change = self._change(step)
             self.limited += int((change >= 1).sum())
             change = torch.where(change >= 1, 1 - math.exp(-_LIMIT), change)
-        return torch.log1p(-change)
+        return -torch.log1p(-change)
 
     def _change(self, step: Step) -> Tensor:
-        """The relative change of every root's value in a step; 0 for all other units."""
-        weights = self._entries.take(step.weights)
-        products = (weights * self._gradients(weights, step)).view(2, -1)
-        self.old = weights
-        leaving = torch.zeros_like(self.leaving)
-        leaving.index_add_(0, self.owner, self.leaving - products[1])
-        slope = products[0] - leaving
+        """The relative decrease of every root's value in a step; 0 for all other units."""
+        slope = self._leaving[:-1]  # of minus the logarithm
+        for dtype, units, places in self._small_roots:
+            products = self._flow.memory[dtype].index_select(0, places)
+            slope.index_add_(0, units, products.to(slope.dtype), alpha=-1)
+        if self._large.parts:
+            self.old = self._large.take(step.weights)
+            products = (self.old * self._gradients(self.old, step)).view(2, -1).to(slope.dtype)
+            slope -= products[0]
+            slope.index_add_(0, self.owner, products[1], alpha=-1)
         if self.decay[1]:
-            slope += 2 * self.decay[1] * self.log_value
-        slope *= self.is_root
-        unit = self._unit(weights)
+            slope -= 2 * self.decay[1] * self.log_value
         if step.linear:
-            change = slope.mul_(unit).mul_(unit)
+            change = slope * self._per_slope(step)
         else:
-            change = self._ruled(slope.mul_(unit), step).mul_(unit)
-        change = change.mul_(self._rates(step))
+            unit = self._unit(step)
+            change = self._ruled(-slope * unit, step) * unit * self._rates(step)
         if any(gradient is None for gradient in step.gradients):
             change.masked_fill_(self._blocked(step), 0.0)
         return change
 
-    def _unit(self, weights: Tensor) -> Tensor:
+    def _per_slope(self, step: Step) -> Tensor:
+        """Minus the relative change of the roots' values per slope."""
+        rates = [float(group["lr"]) for group in step.groups]
+        if self.roots == "multiplicative" and self.metric == "normalized":
+            if rates != self._rates_used:
+                self._rates_used = rates
+                self._coefficient = -(self._he.square() * self._rates(step)).to(self._leaving)
+            return self._coefficient
+        return -(self._unit(step).square() * self._rates(step)).to(self._leaving)
+
+    def _unit(self, step: Step) -> Tensor:
         r"""The slope along a root's coordinate over that along its logarithm.
 
         For the coordinate :math:`\tilde v_a` itself that is :math:`1/\tilde v_a`. The
@@ -273,7 +368,8 @@ class BasisSpace(Space):
         """
         if self.roots == "multiplicative" and self.metric == "normalized":
             return self._he
-        roots = torch.where(self.is_root, weights[: len(self.is_root)].abs(), 1.0)
+        weights = self._entries.take(step.weights)[: len(self.is_root)]
+        roots = torch.where(self.is_root, weights.abs(), math.inf)
         return (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
 
     def _rates(self, step: Step) -> Tensor | float:
@@ -286,18 +382,18 @@ class BasisSpace(Space):
     def _blocked(self, step: Step) -> Tensor:
         """The roots of units that a parameter without gradient meets: these do not move."""
         blocked = torch.zeros_like(self.log_source)
-        for leaf, gradient in zip(self.leaves, step.gradients, strict=True):
+        for sheet, gradient in zip(self.sheets, step.gradients, strict=True):
             if gradient is None:
                 for side in SIDES:
-                    blocked[leaf.scales(side).reshape(-1).to(self.device)] = 1.0
+                    blocked[sheet.scales(side).reshape(-1).to(self.device)] = 1.0
         return torch.zeros_like(blocked).index_add_(0, self.owner, blocked) > 0
 
     def _gradients(self, weights: Tensor, step: Step) -> Tensor:
         """The gradients of roots and free weights, with sign and weight decay of their groups."""
-        gradients = self._entries.take(step.gradients)
+        gradients = self._large.take(step.gradients)
         if any(group["maximize"] or group["weight_decay"] for group in step.groups):
-            for place, rows, _ in self._entries.parts:
-                group = step.group(self.leaves[place])
+            for place, rows, _ in self._large.parts:
+                group = step.group(self.sheets[place])
                 if group["maximize"]:
                     gradients[rows] = -gradients[rows]
                 gradients[rows] += float(group["weight_decay"]) * weights[rows]
@@ -318,7 +414,7 @@ class BasisSpace(Space):
                     state[name] = matrix.view(-1)[roots].to(slope)
                     self.waiting.append((matrix, roots, state[name]))
                     self.waiting.append((matrix, free, slope.new_zeros(len(free))))
-            group = step.group(self.leaves[place])
+            group = step.group(self.sheets[place])
             update[own] = step.rule.update([slope[own]], [state], group)[0]
         return update
 
@@ -326,24 +422,25 @@ class BasisSpace(Space):
         r"""The gradient of :math:`\frac{\lambda_1}{2}\|v_+\|^2`, :math:`\lambda_1 w_e (IO)^2`."""
         if not self.decay[0]:
             return None
-        edges = [self.leaves[block.place].edge for block in batch.blocks]
-        on_paths = [0.0 if edge is None or edge.is_fixed else self.decay[0] for edge in edges]
-        values = list(torch._foreach_mul(batch.all_of(step.weights), on_paths))
+        values: Tensors = batch.all_of(step.weights)
         for table in (self._inner, self._outer):
             if factors := batch.of(table.parts):
-                values = list(torch._foreach_mul(values, factors))
+                values = torch._foreach_mul(values, factors)
         return values
 
     def finish(self, step: Step) -> None:
         """Give the roots their new values and the free weights their old ones."""
-        self.old[: len(self.ratio)] *= self.ratio
-        self._entries.put_(step.weights, self.old)
+        if self._large.parts:
+            size = len(self.owner)
+            self.old[:size] *= self._exponentials[size : 2 * size]
+            self._large.put_(step.weights, self.old)
         if not step.linear:
             for matrix, where, values in self.waiting:
                 matrix.view(-1)[where] = values.to(matrix)
-        if self.metric == "normalized":
-            drift = (self.log_source + self.log_target).mul_(self.has)
-            if drift.abs().max().item() > _DRIFT:
+        self.taken += 1
+        if self.metric == "normalized" and self.taken % _EVERY == 0:
+            drift = self.log_source + self.log_target
+            if torch.linalg.vector_norm(drift, math.inf).item() > _DRIFT:
                 self._revise(drift.abs() > _DRIFT, step)
 
     def _revise(self, units: Tensor, step: Step) -> None:
@@ -351,9 +448,10 @@ class BasisSpace(Space):
 
         The function does not move, and the momentum is carried over to the new coordinates.
         """
-        for leaf in self.leaves:
-            leaf.store()
-        weights = {leaf.name: leaf.parameter.detach() for leaf in self.leaves}
+        for sheet in self.sheets:
+            sheet.store()
+        leaves = [leaf for sheet in self.sheets for leaf in sheet.leaves]
+        weights = {leaf.name: leaf.parameter.detach() for leaf in leaves}
         concerned = (units & self.is_root).cpu()
         new = rechosen(self.skeleton, weights, self.log_source.cpu(), concerned)
         log_source = self.log_source
@@ -373,15 +471,20 @@ class BasisSpace(Space):
             "log_target": self.log_target,
             "incoming": self.skeleton.incoming,
             "outgoing": self.skeleton.outgoing,
+            "taken": self.taken,
             "rechosen": self.rechosen,
             "limited": self.limited,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take them back."""
+        if state["taken"]:
+            self._undo_start()
         self.log_source = state["log_source"].to(self.device)
         self.log_target = state["log_target"].to(self.device)
-        self.rechosen, self.limited = state["rechosen"], state["limited"]
+        self.taken, self.rechosen, self.limited = (
+            state[name] for name in ("taken", "rechosen", "limited")
+        )
         edges = (state[name].cpu() for name in ("incoming", "outgoing"))
         self.skeleton = skeleton_of(self.skeleton.graph, *edges)
         self._follow_skeleton()
@@ -394,13 +497,21 @@ def _log_products(weights: Tensor, forest: Tensor) -> Tensor:
 
 _LIMIT = math.log(2)
 _DRIFT = math.log(4)
+_EVERY = 4  # steps between two looks at the drift
 
 
 def _flow(weight: Tensor, gradient: Tensor, part: Tensor, group: dict[str, Any]) -> None:
     r"""Sum :math:`\delta_e w_e` over what leaves each unit, without a full-size temporary."""
     decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
     rows = max(1, SIZE // max(weight.shape[1], 1))
-    if part.shape == weight.shape or part.shape[0] != 1 or weight.shape[0] <= rows:
+    if part.shape == weight.shape:
+        torch.mul(weight, gradient, out=part)
+        if sign < 0:
+            part.neg_()
+        if decay:
+            part.addcmul_(weight, weight, value=decay)
+        return
+    if part.shape[0] != 1 or weight.shape[0] <= rows:
         product = weight * gradient
         product = product.mul_(sign) if sign < 0 else product
         product = product.addcmul_(weight, weight, value=decay) if decay else product

@@ -1,9 +1,9 @@
 """Parameters as matrices, cut into blocks that fit the cache.
 
 An elementwise step over large tensors is bound by memory: every full-size temporary costs as much
-as the arithmetic. So a step goes through the parameters block by block, with all operations on one
-block while it is in the cache. Small parameters share a batch, so that a small network costs a few
-calls and not a few per layer.
+as the arithmetic. So a step goes through a large parameter block by block, with all operations on
+one block while it is in the cache. For small parameters the calls themselves cost more than the
+arithmetic; so these are laid end to end and stepped as one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathspace.network import Edge
 from pathspace.weightgraph import WeightGraph
 
 SIZE = 2**18  # scalars in a block: 1 MB in float32, half of a common second-level cache
+SMALL = 2**14  # parameters with fewer scalars are laid end to end
 Side = Literal["target", "source"]
 
 
@@ -31,8 +32,7 @@ class Leaf:
         group: the number of its group.
         edge: its edges in the graph; ``None`` if the graph does not reach it.
         order: the axes of the parameter, longest stride first.
-        weight: its values as a matrix: a view of the parameter, or a copy (:attr:`is_copy`) where
-            memory is not contiguous or the dtype too coarse to step in.
+        dtype: what it is stepped in: its own dtype, or float32 if that is coarser.
     """
 
     def __init__(self, parameter: Tensor, name: str, group: int, edge: Edge | None) -> None:
@@ -44,14 +44,18 @@ class Leaf:
         self.is_matrix = self.order == [0, 1]
         coarse = torch.finfo(parameter.dtype).bits < 32
         self.dtype = torch.float32 if coarse else parameter.dtype
-        self.weight = self.matrix(parameter.detach()).to(self.dtype)
-        self.is_copy = self.weight.data_ptr() != parameter.data_ptr()
 
     def matrix(self, tensor: Tensor) -> Tensor:
         """A tensor of the parameter's shape as a matrix: a view if its memory allows it."""
         if self.is_matrix:
             return tensor.contiguous()
         return tensor.permute(self.order).reshape(self.rows, self.columns)
+
+    def unmatrix(self, matrix: Tensor) -> Tensor:
+        """A matrix as a tensor of the parameter's shape; inverse of :meth:`matrix`."""
+        shape = [self.parameter.shape[axis] for axis in self.order]
+        back = sorted(range(len(self.order)), key=lambda place: self.order[place])
+        return matrix.reshape(shape).permute(back)
 
     def factor(self, tensor: Tensor) -> Tensor:
         """A tensor that broadcasts against the parameter, as one that broadcasts as a matrix."""
@@ -63,22 +67,6 @@ class Leaf:
             return tensor.reshape(-1, 1)
         shape = [self.parameter.shape[axis] for axis in self.order]
         return tensor.expand(tensor.shape[0], *shape[1:]).reshape(tensor.shape[0], -1)
-
-    def unmatrix(self, matrix: Tensor) -> Tensor:
-        """A matrix as a tensor of the parameter's shape; inverse of :meth:`matrix`."""
-        shape = [self.parameter.shape[axis] for axis in self.order]
-        back = sorted(range(len(self.order)), key=lambda place: self.order[place])
-        return matrix.reshape(shape).permute(back)
-
-    def load(self) -> None:
-        """Copy the parameter's values into :attr:`weight`, where that is a copy."""
-        if self.is_copy:
-            self.weight.copy_(self.matrix(self.parameter.detach()))
-
-    def store(self) -> None:
-        """Copy them back."""
-        if self.is_copy:
-            self.parameter.detach().copy_(self.unmatrix(self.weight))
 
     def index(self, flat: Tensor) -> Tensor:
         """Places in the parameter, counted in its own order, as places in the matrix."""
@@ -100,50 +88,172 @@ class Leaf:
         return self.factor(table)
 
 
-class Table:
-    """A number per scale, spread out along one end of every leaf's weights.
+class Sheet:
+    """What a step works on as one matrix: a leaf, or several small ones end to end in one row.
 
     Attributes:
-        parts: by leaf, a factor that broadcasts against the matrix; ``None`` where all is pinned.
-        index: by dtype, the scales in the order of memory.
+        leaves: the leaves, of one group, dtype and device.
+        starts: where each begins in the row.
+        weight: their values: a view of the parameter, or a copy (:attr:`is_copy`) where there are
+            several, memory is not contiguous, or the dtype too coarse to step in.
     """
 
-    def __init__(self, leaves: Sequence[Leaf], side: Side, device: torch.device) -> None:
-        self.parts: list[Tensor | None] = [None] * len(leaves)
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self.leaves = list(leaves)
+        first = self.leaves[0]
+        self.group, self.dtype, self.device = first.group, first.dtype, first.parameter.device
+        counts = [leaf.rows * leaf.columns for leaf in self.leaves]
+        self.starts = [sum(counts[:place]) for place in range(len(counts))]
+        self.rows, self.columns = (first.rows, first.columns) if self.single else (1, sum(counts))
+        self._parameters = [leaf.parameter.detach() for leaf in self.leaves]
+        self.weight = self.join(self._parameters)
+        self.is_copy = self.weight.data_ptr() != first.parameter.data_ptr()
+        self._views = self.split(self.weight)
+        self.kept: dict[str, Tensor] = {}  # state, as matrices
+        self._gradient: Tensor | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one leaf."""
+        return len(self.leaves) == 1
+
+    @property
+    def name(self) -> str:
+        """The names of its leaves."""
+        return ", ".join(leaf.name for leaf in self.leaves)
+
+    def join(self, tensors: Sequence[Tensor]) -> Tensor:
+        """One tensor per leaf as one matrix."""
+        if self.single:
+            matrix = self.leaves[0].matrix(tensors[0])
+            return matrix if matrix.dtype == self.dtype else matrix.to(self.dtype)
+        parts = [
+            leaf.matrix(tensor).reshape(-1)
+            for leaf, tensor in zip(self.leaves, tensors, strict=True)
+        ]
+        row = torch.cat(parts).view(1, -1)
+        return row if row.dtype == self.dtype else row.to(self.dtype)
+
+    def split(self, matrix: Tensor) -> list[Tensor]:
+        """The parts of a matrix, as views of the parameters' shapes; inverse of :meth:`join`."""
+        if self.single:
+            return [self.leaves[0].unmatrix(matrix)]
+        counts = [leaf.rows * leaf.columns for leaf in self.leaves]
+        parts = matrix.view(-1).split(counts)
+        return [leaf.unmatrix(part) for leaf, part in zip(self.leaves, parts, strict=True)]
+
+    def gradient(self) -> Tensor | None:
+        """The gradients as a matrix; ``None`` if there is none."""
+        gradients = [leaf.parameter.grad for leaf in self.leaves]
+        if gradients[0] is None:
+            return None
+        if self.single:
+            return self.join(gradients)  # type: ignore[arg-type]
+        if self._gradient is None:
+            self._gradient = torch.empty_like(self.weight)
+            self._slots = self.split(self._gradient)
+        torch._foreach_copy_(self._slots, gradients)  # type: ignore[arg-type]
+        return self._gradient
+
+    def load(self) -> None:
+        """Copy the parameters' values into :attr:`weight`, where that is a copy."""
+        if self.is_copy:
+            torch._foreach_copy_(self._views, self._parameters)
+
+    def store(self) -> None:
+        """Copy them back."""
+        if self.is_copy:
+            torch._foreach_copy_(self._parameters, self._views)
+
+    def scales(self, side: Side) -> Tensor:
+        """The scales at one end: broadcastable for a leaf, one per entry for several."""
+        if self.single:
+            return self.leaves[0].scales(side)
+        parts = [
+            leaf.scales(side).expand(leaf.rows, leaf.columns).reshape(-1) for leaf in self.leaves
+        ]
+        return torch.cat(parts).view(1, -1)
+
+
+def lay_out(leaves: Iterable[tuple[Leaf, object]]) -> list[Sheet]:
+    """Put small leaves end to end, as far as they have a common group, dtype, device and key."""
+    sheets: list[list[Leaf]] = []
+    unfilled: dict[object, list[Leaf]] = {}
+    for leaf, key in leaves:
+        if leaf.parameter.numel() >= SMALL or leaf.parameter.device.type != "cpu":
+            sheets.append([leaf])
+            continue
+        whole = (leaf.group, leaf.dtype, leaf.parameter.dtype, key)
+        members = unfilled.get(whole)
+        if members is None or sum(one.parameter.numel() for one in members) >= SIZE:
+            members = unfilled[whole] = []
+            sheets.append(members)
+        members.append(leaf)
+    return [Sheet(members) for members in sheets]
+
+
+class Table:
+    """A number per scale, spread out along the weights of every sheet.
+
+    Attributes:
+        parts: by sheet, a factor that broadcasts against the matrix; ``None`` where there is none.
+        index: by dtype, the scales in the order of memory.
+        memory: by dtype, what the parts are views of.
+    """
+
+    def __init__(self, sheets: Sequence[Sheet], indices: Sequence[Tensor | None]) -> None:
+        self.parts: list[Tensor | None] = [None] * len(sheets)
+        self.starts = [0] * len(sheets)
         self.index: dict[torch.dtype, Tensor] = {}
         self.memory: dict[torch.dtype, Tensor] = {}
-        by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
-        for place, leaf in enumerate(leaves):
-            scales = leaf.scales(side)
-            if bool((scales != 0).any()):
-                by_dtype.setdefault(leaf.dtype, []).append((place, scales))
-        for dtype, entries in by_dtype.items():
-            index = torch.cat([scales.reshape(-1) for _, scales in entries])
-            memory = torch.ones(len(index), dtype=dtype, device=device)
-            self.index[dtype], self.memory[dtype] = index.to(device), memory
+        for dtype in {sheet.dtype for sheet in sheets}:
+            places = [
+                place
+                for place, (sheet, index) in enumerate(zip(sheets, indices, strict=True))
+                if index is not None and sheet.dtype == dtype
+            ]
+            if not places:
+                continue
+            found = [_present(indices[place]) for place in places]
+            device = sheets[places[0]].device
+            self.index[dtype] = torch.cat([index.reshape(-1) for index in found]).to(device)
+            memory = torch.ones(len(self.index[dtype]), dtype=dtype, device=device)
+            self.memory[dtype] = memory
             start = 0
-            for place, scales in entries:
-                part = memory[start : start + scales.numel()]
-                self.parts[place] = part.view(scales.shape)
-                start += scales.numel()
+            for place, index in zip(places, found, strict=True):
+                self.parts[place] = memory[start : start + index.numel()].view(index.shape)
+                self.starts[place] = start
+                start += index.numel()
 
     def fill(self, by_scale: Tensor) -> None:
         """Write the numbers of all scales."""
         for dtype, index in self.index.items():
-            torch.index_select(by_scale.to(dtype), 0, index, out=self.memory[dtype])
+            numbers = by_scale if by_scale.dtype == dtype else by_scale.to(dtype)
+            torch.index_select(numbers, 0, index, out=self.memory[dtype])
 
-    def gather(self, size: int) -> Tensor:
-        """Sum what was written into the parts by scale, in float64."""
-        device = next((index.device for index in self.index.values()), None)
-        total = torch.zeros(size, dtype=torch.float64, device=device)
+    def sum_into(self, total: Tensor) -> Tensor:
+        """Sum what was written into the parts by scale."""
+        total.zero_()
         for dtype, index in self.index.items():
-            total.index_add_(0, index, self.memory[dtype].double())
+            memory = self.memory[dtype]
+            total.scatter_add_(0, index, memory if dtype == total.dtype else memory.to(total.dtype))
         return total
+
+
+def by_end(sheets: Sequence[Sheet], side: Side) -> list[Tensor | None]:
+    """The index of a table along one end of all weights; nothing where all of it is pinned."""
+    found = [sheet.scales(side) for sheet in sheets]
+    return [scales if bool((scales != 0).any()) else None for scales in found]
+
+
+def _present(index: Tensor | None) -> Tensor:
+    assert index is not None
+    return index
 
 
 @dataclass
 class Block:
-    """Some rows of a leaf, given by its place in the list of leaves."""
+    """Some rows of a sheet, given by its place in the list of sheets."""
 
     place: int
     start: int
@@ -167,74 +277,94 @@ class Batch:
 
     def of(self, matrices: Sequence[Tensor | None]) -> list[Tensor] | None:
         """The rows of the blocks; 1 where there is no matrix, nothing if there is none at all."""
-        first = next((m for b in self.blocks if (m := matrices[b.place]) is not None), None)
+        found = [matrices[block.place] for block in self.blocks]
+        first = next((matrix for matrix in found if matrix is not None), None)
         if first is None:
             return None
-        one, found = _ONE.to(first.device, self.dtype), []
-        for block in self.blocks:
-            matrix = matrices[block.place]
-            found.append(one if matrix is None else block.of(matrix))
-        return found
+        return [
+            _ONE.to(first.device, self.dtype) if matrix is None else block.of(matrix)
+            for block, matrix in zip(self.blocks, found, strict=True)
+        ]
 
     def all_of(self, matrices: Sequence[Tensor | None]) -> list[Tensor]:
         """The rows of the blocks; all matrices must be there."""
-        found = []
-        for block in self.blocks:
-            matrix = matrices[block.place]
-            assert matrix is not None
-            found.append(block.of(matrix))
-        return found
+        return [block.of(_present(matrices[block.place])) for block in self.blocks]
 
 
 _ONE = torch.ones(1, 1)
 
 
-def cut(leaves: Iterable[Leaf], size: int = SIZE) -> list[Batch]:
-    """Cut leaves into blocks, and put small ones together."""
+def cut(sheets: Iterable[Sheet], size: int = SIZE) -> list[Batch]:
+    """Cut sheets into blocks, and put small ones together."""
     batches: list[Batch] = []
     unfilled: dict[object, tuple[Batch, int]] = {}
-    for place, leaf in enumerate(leaves):
-        count = leaf.rows * leaf.columns
+    for place, sheet in enumerate(sheets):
+        count = sheet.rows * sheet.columns
         if not count:
             continue
-        rows = max(1, size // leaf.columns) if leaf.weight.device.type == "cpu" else leaf.rows
+        rows = max(1, size // sheet.columns) if sheet.device.type == "cpu" else sheet.rows
         if count >= size:
-            for start in range(0, leaf.rows, rows):
-                stop = min(start + rows, leaf.rows)
-                block = Block(place, start, stop, rows >= leaf.rows)
-                batches.append(Batch(leaf.group, leaf.dtype, [block]))
+            for start in range(0, sheet.rows, rows):
+                stop = min(start + rows, sheet.rows)
+                block = Block(place, start, stop, rows >= sheet.rows)
+                batches.append(Batch(sheet.group, sheet.dtype, [block]))
             continue
-        key = (leaf.group, leaf.dtype, leaf.weight.device)
+        key = (sheet.group, sheet.dtype, sheet.device)
         batch, filled = unfilled.get(key, (None, size))
         if batch is None or filled + count > size:
-            batch, filled = Batch(leaf.group, leaf.dtype), 0
+            batch, filled = Batch(sheet.group, sheet.dtype), 0
             batches.append(batch)
-        batch.blocks.append(Block(place, 0, leaf.rows, whole=True))
+        batch.blocks.append(Block(place, 0, sheet.rows, whole=True))
         unfilled[key] = (batch, filled + count)
     return batches
 
 
 class Entries:
-    """Single weights of several leaves, given by their numbers in the graph, as one vector."""
+    """Single weights of several sheets, given by their numbers in the graph, as one vector.
 
-    def __init__(
-        self, graph: WeightGraph, leaves: Sequence[Leaf], numbers: Tensor, device: torch.device
-    ) -> None:
-        self.size, self.device = len(numbers), device
-        places = {leaf.name: place for place, leaf in enumerate(leaves)}
+    Attributes:
+        parts: by sheet that has any: its place, the rows of the vector, the places in the matrix.
+    """
+
+    def __init__(self, graph: WeightGraph, sheets: Sequence[Sheet], numbers: Tensor) -> None:
+        self.size = len(numbers)
+        self.device = sheets[0].device if sheets else torch.device("cpu")
+        homes = {
+            leaf.name: (place, leaf, start)
+            for place, sheet in enumerate(sheets)
+            for leaf, start in zip(sheet.leaves, sheet.starts, strict=True)
+        }
         owner = torch.searchsorted(graph.start, numbers, right=True) - 1
-        self.parts: list[tuple[int, Tensor, Tensor]] = []  # leaf, rows of the vector, places
+        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for k in torch.unique(owner[numbers >= 0]).tolist():
-            place = places[graph.edges[k].parameter]
+            place, leaf, start = homes[graph.edges[k].parameter]
             rows = ((owner == k) & (numbers >= 0)).nonzero().squeeze(1)
-            where = leaves[place].index(numbers[rows] - graph.start[k])
-            self.parts.append((place, rows.to(device), where.to(device)))
+            found.setdefault(place, []).append(
+                (rows, start + leaf.index(numbers[rows] - graph.start[k]))
+            )
+        self.parts: list[tuple[int, Tensor, Tensor]] = []
+        for place, pairs in found.items():
+            rows, where = (torch.cat(column).to(self.device) for column in zip(*pairs, strict=True))
+            self.parts.append((place, rows, where))
         # Entry i of the vector is entry origin[i] of the parts one after the other and a last 0.
-        rows = torch.cat([rows.cpu() for _, rows, _ in self.parts] or [torch.zeros(0).long()])
-        origin = torch.full((self.size,), len(rows))
-        origin[rows] = torch.arange(len(rows))
-        self._origin = origin.to(device)
-        self._zero = torch.zeros(1, dtype=torch.float64, device=device)
+        origin = torch.full((self.size,), sum(len(rows) for _, rows, _ in self.parts))
+        if self.parts:
+            rows = torch.cat([rows.cpu() for _, rows, _ in self.parts])
+            origin[rows] = torch.arange(len(rows))
+        self._origin = origin.to(self.device)
+        self._zero = torch.zeros(1, dtype=torch.float64, device=self.device)
+
+    def only(self, kept: Sequence[bool]) -> Entries:
+        """Those in some of the sheets; the others count as absent."""
+        result = object.__new__(Entries)
+        result.__dict__ |= self.__dict__
+        result.parts = [part for part in self.parts if kept[part[0]]]
+        rows = [rows for _, rows, _ in result.parts]
+        count = sum(map(len, rows))
+        result._origin = torch.full_like(self._origin, count)
+        if rows:
+            result._origin[torch.cat(rows)] = torch.arange(count, device=self.device)
+        return result
 
     def take(self, matrices: Sequence[Tensor | None]) -> Tensor:
         """The entries in float64; 0 where there is none."""
@@ -249,9 +379,9 @@ class Entries:
         return torch.cat([*found, self._zero]).index_select(0, self._origin)
 
     def put_(self, matrices: Sequence[Tensor | None], values: Tensor) -> None:
-        """Write the entries of the matrices that are there."""
+        """Write the entries."""
         for place, rows, where in self.parts:
             matrix = matrices[place]
-            if matrix is None:
-                continue
-            matrix.view(-1).index_copy_(0, where, values.index_select(0, rows).to(matrix.dtype))
+            if matrix is not None:
+                new = values.index_select(0, rows).to(matrix.dtype)
+                matrix.view(-1).index_copy_(0, where, new)

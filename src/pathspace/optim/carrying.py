@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pathspace.optim.blocks import Entries, Table
+from pathspace.optim.blocks import Entries, Table, by_end
 from pathspace.optim.optimizer import Step
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
     for unit in (space.skeleton.incoming != skeleton.incoming).nonzero().squeeze(1).tolist():
         behind = _behind(parent, unit)
         ends = torch.stack([skeleton.incoming[unit], space.skeleton.incoming[unit]])
-        entries = Entries(skeleton.graph, space.leaves, ends, space.device)
+        entries = Entries(skeleton.graph, space.sheets, ends)
         for matrices in products.values():
             moved = _leaving(space, matrices)[behind.to(space.device)].sum()
             entries.put_(matrices, entries.take(matrices) + torch.stack([moved, -moved]))
@@ -62,34 +62,36 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
 
 
 def _buffers(space: BasisSpace, step: Step) -> Iterator[tuple[str, list[Tensor | None], int]]:
-    """The rule's state: name, matrices by leaf, and power of the gradient."""
+    """The rule's state: name, matrices by sheet, and power of the gradient."""
     buffers = {b.name: b for group in step.groups for b in step.rule.buffers(group)}
     for buffer in buffers.values():
         yield buffer.name, [state.get(buffer.name) for state in step.states], buffer.power
 
 
 def _units_of_length(space: BasisSpace, step: Step) -> list[Tensor]:
-    """By leaf: the change of every coordinate with the logarithm of its value."""
+    """By sheet: the change of every coordinate with the logarithm of its value."""
     found = []
     entries, log_source, log_target = space._entries, space.log_source, space.log_target
-    for leaf in space.leaves:
-        source, target = (leaf.scales(side).to(space.device) for side in ("source", "target"))
-        found.append(leaf.weight.double() * (-log_source[source] - log_target[target]).exp())
+    for sheet in space.sheets:
+        source, target = (sheet.scales(side).to(space.device) for side in ("source", "target"))
+        found.append(sheet.weight.double() * (-log_source[source] - log_target[target]).exp())
     size = len(log_source)
     values = entries.take(found)
-    values[:size] = 1 / space._unit(entries.take(step.weights))
+    values[:size] = 1 / space._unit(step)
     entries.put_(found, values)
     return found
 
 
 def _leaving(space: BasisSpace, matrices: list[Tensor | None]) -> Tensor:
     """The sum of products over what leaves every unit; free weights have none."""
-    table = Table(space.leaves, "source", space.device)
+    table = Table(space.sheets, by_end(space.sheets, "source"))
     for part, matrix in zip(table.parts, matrices, strict=True):
         if part is not None:
-            dims = [d for d in (0, 1) if part.shape[d] == 1]
-            part.copy_(matrix.sum(dims, keepdim=True) if matrix is not None else part.zero_())
-    return table.gather(space.network.H + 1)
+            part.zero_()
+            if matrix is not None:
+                dims = [d for d in (0, 1) if part.shape[d] == 1]
+                part.copy_(matrix.sum(dims, keepdim=True) if dims else matrix)
+    return table.sum_into(torch.zeros_like(space.log_source))
 
 
 def _present(matrix: Tensor | None) -> Tensor:

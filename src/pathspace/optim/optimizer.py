@@ -26,7 +26,7 @@ from torch._compile import _disable_dynamo
 
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
-from pathspace.optim.blocks import SIZE, Batch, Leaf, cut
+from pathspace.optim.blocks import SIZE, Batch, Leaf, Sheet, cut, lay_out
 from pathspace.optim.rules import Group, Rule, State, Tensors, is_linear
 
 
@@ -34,10 +34,10 @@ class Space(ABC):
     """Where steps are taken: the factors of all weights, renewed at every step.
 
     Attributes:
-        source: by leaf, the part of :math:`s_e` that depends on the source of a weight.
-        target: by leaf, the part that depends on its target, or all of it.
-        back: by leaf, :math:`b_e`.
-        seen: by leaf, whether :meth:`inspect` notices a gradient that is not finite.
+        source: by sheet, the part of :math:`s_e` that depends on the source of a weight.
+        target: by sheet, the part that depends on its target, or all of it.
+        back: by sheet, :math:`b_e`.
+        seen: by sheet, whether :meth:`inspect` notices a gradient that is not finite.
     """
 
     source: Sequence[Tensor | None]
@@ -49,8 +49,8 @@ class Space(ABC):
         self.network = network
 
     @abstractmethod
-    def arrange(self, leaves: Sequence[Leaf]) -> None:
-        """Prepare for these leaves; called again when they change."""
+    def arrange(self, sheets: Sequence[Sheet]) -> None:
+        """Prepare for these sheets; called again when they change."""
 
     def is_plain(self, leaf: Leaf) -> bool:
         """Whether a leaf gets the plain rule: no weight of it meets a free scale."""
@@ -81,24 +81,24 @@ class Space(ABC):
 
 
 class Step:
-    """What one step works on: leaves, their gradients, states and groups."""
+    """What one step works on: sheets, their gradients, states and groups."""
 
     def __init__(
         self,
         optimizer: InvariantOptimizer,
-        leaves: Sequence[Leaf],
+        sheets: Sequence[Sheet],
         batches: Sequence[Batch],
         linear: bool,
     ) -> None:
-        self.leaves, self.batches, self.linear = leaves, batches, linear
+        self.sheets, self.batches, self.linear = sheets, batches, linear
         self.groups, self.rule = optimizer.param_groups, optimizer.rule
-        self.states: list[State] = [{} for _ in leaves]
-        self.weights = [leaf.weight for leaf in leaves]
-        self.gradients: list[Tensor | None] = [None] * len(leaves)
+        self.states: list[State] = [{} for _ in sheets]
+        self.weights = [sheet.weight for sheet in sheets]
+        self.gradients: list[Tensor | None] = [None] * len(sheets)
 
-    def group(self, leaf: Leaf) -> Group:
-        """The hyper-parameters of a leaf."""
-        return self.groups[leaf.group]
+    def group(self, sheet: Sheet) -> Group:
+        """The hyper-parameters of a sheet."""
+        return self.groups[sheet.group]
 
 
 class InvariantOptimizer(torch.optim.Optimizer):
@@ -137,8 +137,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", not {nonfinite!r}')
         self.network, self.nonfinite, self.skipped = network, nonfinite, 0
-        self._leaves: list[Leaf] = []
-        self._signature: tuple[Any, ...] = ()
+        self._sheets: list[Sheet] = []
+        self._signature: list[Any] = []
         settings = {name: values[name] for name in (*self.rule.settings, "maximize")}
         options = {name: values[name] for name in _options(self.space_type)}
         self.space = self.space_type(network, **options)
@@ -161,7 +161,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
     @property
     def plain(self) -> list[str]:
         """Parameters that get the plain rule: for the space they are just numbers."""
-        return [leaf.name for leaf in self._arranged() if self.space.is_plain(leaf)]
+        leaves = [leaf for sheet in self._arranged() for leaf in sheet.leaves]
+        return [leaf.name for leaf in leaves if self.space.is_plain(leaf)]
 
     # One step ----------------------------------------------------------------------------------
 
@@ -172,23 +173,22 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if step := self._begin(torch.compiler.is_compiling()):
+        # What comes before and after depends on the numbers, so it is left out of a compiled step.
+        is_compiled = torch.compiler.is_compiling()
+        if step := (self._begin_eagerly if is_compiled else self._begin)(is_compiled):
             for batch in step.batches:
                 self._update(batch, step)
-            self._end(step)
+            (self._end_eagerly if is_compiled else self._end)(step)
         return loss
 
-    # What comes before and after depends on the numbers: it is left out when a step is compiled.
-
-    @_disable_dynamo
     def _begin(self, is_compiled: bool) -> Step | None:
         """Collect what the step works on; nothing if it is not to be taken."""
-        leaves = self._arranged()
-        step = self._step_of(leaves)
+        sheets = self._arranged()
+        step = self._step_of(sheets)
         if all(gradient is None for gradient in step.gradients):
             return None
-        for leaf in leaves:
-            leaf.load()
+        for sheet in sheets:
+            sheet.load()
         if not (_finite(step, self.space.seen) and self.space.inspect(step)):
             self._not_finite(step)
             return None
@@ -196,12 +196,13 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self.space.prepare(step)
         return step
 
-    @_disable_dynamo
     def _end(self, step: Step) -> None:
         """Finish the step."""
         self.space.finish(step)
-        for leaf in step.leaves:
-            leaf.store()
+        for sheet in step.sheets:
+            sheet.store()
+
+    _begin_eagerly, _end_eagerly = _disable_dynamo(_begin), _disable_dynamo(_end)
 
     def _update(self, batch: Batch, step: Step) -> None:
         """Step the weights of one batch of blocks."""
@@ -238,17 +239,25 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     # Bookkeeping -------------------------------------------------------------------------------
 
-    def _arranged(self) -> list[Leaf]:
-        """The leaves, made anew when parameters came, went, moved or were frozen."""
-        signature = tuple(
-            (p.data_ptr(), p.requires_grad) for group in self.param_groups for p in group["params"]
-        )
+    def _arranged(self) -> list[Sheet]:
+        """The sheets, made anew when parameters came, went, moved, were frozen or left out."""
+        signature = [
+            (p.data_ptr(), p.requires_grad, p.grad is None)
+            for group in self.param_groups
+            for p in group["params"]
+        ]
         if signature != self._signature:
             self._signature = signature
-            self._leaves = self._make_leaves()
-            self._batches = cut(self._leaves)
-            self.space.arrange(self._leaves)
-        return self._leaves
+            leaves = self._make_leaves()
+            self._sheets = lay_out((leaf, self._kind(leaf)) for leaf in leaves)
+            self._batches = cut(self._sheets)
+            self.space.arrange(self._sheets)
+        return self._sheets
+
+    def _kind(self, leaf: Leaf) -> Any:
+        """Leaves of one kind may share a sheet: both or none have gradients, and equal counts."""
+        count = self.state.get(leaf.parameter, {}).get("step", 0.0)
+        return leaf.parameter.grad is None, float(count)
 
     def _make_leaves(self) -> list[Leaf]:
         edges = {edge.parameter: edge for edge in self.network.edges}
@@ -279,61 +288,67 @@ class InvariantOptimizer(torch.optim.Optimizer):
             )
         return leaves
 
-    def _step_of(self, leaves: list[Leaf]) -> Step:
+    def _step_of(self, sheets: list[Sheet]) -> Step:
         """Collect the gradients, as matrices in the dtype that steps are taken in."""
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
-        step = Step(self, leaves, self._batches, linear)
-        for place, leaf in enumerate(leaves):
-            gradient = leaf.parameter.grad
-            if gradient is None:
-                continue
-            if gradient.is_sparse:
-                raise PathspaceError(
-                    f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
-                )
-            gradient = leaf.matrix(gradient)
-            step.gradients[place] = (
-                gradient if leaf.dtype == gradient.dtype else gradient.to(leaf.dtype)
-            )
+        step = Step(self, sheets, self._batches, linear)
+        for place, sheet in enumerate(sheets):
+            for leaf in sheet.leaves:
+                if leaf.parameter.grad is not None and leaf.parameter.grad.is_sparse:
+                    raise PathspaceError(
+                        f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
+                    )
+            step.gradients[place] = sheet.gradient()
         return step
 
     def _advance(self, step: Step, is_compiled: bool) -> None:
         """Collect the states of the parameters that have a gradient, and count their steps."""
         if step.linear:
             return
-        for place, leaf in enumerate(step.leaves):
+        for place, sheet in enumerate(step.sheets):
             if step.gradients[place] is not None:
-                state = step.states[place] = self._state_of(leaf)
-                count = state["step"].add_(1)
+                state = step.states[place] = self._state_of(sheet)
                 # A number would be compiled in, and every step be compiled anew.
+                count = state["step"]
                 state["step"] = count.double() if is_compiled else count.item()
 
-    def _state_of(self, leaf: Leaf) -> State:
-        """A parameter's state, made at its first step, its tensors as matrices."""
-        state = self.state[leaf.parameter]
-        for buffer in self.rule.buffers(self.param_groups[leaf.group]):
-            if buffer.name not in state:
-                state[buffer.name] = torch.full_like(
-                    leaf.parameter, buffer.initial, dtype=leaf.dtype, requires_grad=False
-                )
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-        matrices: State = {}
-        for name, tensor in state.items():
-            if name == "step":
-                matrices[name] = tensor
-                continue
-            matrices[name] = leaf.matrix(tensor)
-            if matrices[name].data_ptr() != tensor.data_ptr():  # make the state a view of it
-                state[name] = leaf.unmatrix(matrices[name])
-        return matrices
+    def _state_of(self, sheet: Sheet) -> State:
+        """The state of a sheet, made at its first step: tensors as matrices, and a count.
+
+        The states of its parameters are views of these matrices.
+        """
+        states = [self.state[leaf.parameter] for leaf in sheet.leaves]
+        result: State = {}
+        for buffer in self.rule.buffers(self.param_groups[sheet.group]):
+            name = buffer.name
+            if name not in states[0]:
+                matrix = torch.full_like(sheet.weight, buffer.initial)
+            else:
+                matrix = sheet.kept.get(name, sheet.weight)
+            views = sheet.split(matrix)
+            given = [state.get(name) for state in states]
+            if any(
+                t is not None and t.data_ptr() != v.data_ptr()
+                for t, v in zip(given, views, strict=True)
+            ):
+                matrix = sheet.join([tensor for tensor in given if tensor is not None])
+                views = sheet.split(matrix)
+            sheet.kept[name] = result[name] = matrix
+            for state, view in zip(states, views, strict=True):
+                state[name] = view
+        for state in states:
+            if "step" not in state:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+            result["step"] = state["step"].add_(1)
+        return result
 
     def _not_finite(self, step: Step) -> None:
         self.skipped += 1
         names = [
             leaf.name
-            for leaf, gradient in zip(step.leaves, step.gradients, strict=True)
-            if gradient is not None and not bool(gradient.isfinite().all())
+            for sheet in step.sheets
+            for leaf in sheet.leaves
+            if leaf.parameter.grad is not None and not bool(leaf.parameter.grad.isfinite().all())
         ]
         where = ", ".join(f"`{name}`" for name in names) or "the sum of all gradients"
         message = f"{where} is not finite; the step was not taken and no weight has changed"
@@ -383,7 +398,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         remembered = state["space"].state_dict() if "space" in state else None
         super().__setstate__(state)
         if remembered is not None:
-            self._leaves, self._signature = [], ()
+            self._sheets, self._signature = [], []
             self._arranged()
             self.space.load_state_dict(remembered)
 

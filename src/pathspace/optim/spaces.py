@@ -16,7 +16,7 @@ from torch import Tensor
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.network import Network
-from pathspace.optim.blocks import Leaf, Table
+from pathspace.optim.blocks import Leaf, Sheet, Side, Table, by_end
 from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
 
@@ -29,6 +29,16 @@ class DiagonalSpace(Space):
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         self.every, self.taken, self.power = every, 0, 0.0
+        self.layout: list[list[str]] = []
+        self.source = self.target = self.back = []
+
+    def arrange(self, sheets: Sequence[Sheet]) -> None:
+        """Forget the factors, unless the same parameters have just moved."""
+        layout = [[leaf.name for leaf in sheet.leaves] for sheet in sheets]
+        if layout != self.layout:
+            self.layout, self.power = layout, 0.0
+            self.source = self.target = self.back = [None] * len(sheets)
+        self.sheets, self.seen = sheets, [False] * len(sheets)
 
     def prepare(self, step: Step) -> None:
         """Measure the factors, if it is time."""
@@ -44,17 +54,20 @@ class DiagonalSpace(Space):
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the factors where they outlive one step."""
-        state: dict[str, Any] = {"taken": self.taken, "power": self.power}
+        state: dict[str, Any] = {"taken": self.taken, "power": self.power, "layout": self.layout}
         if self.every > 1:
             state |= {"source": list(self.source), "target": list(self.target)}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take them back."""
-        self.taken, self.power = state["taken"], state["power"]
-        for side in ("source", "target"):
-            if side in state:
-                setattr(self, side, list(state[side]))
+        self.taken = state["taken"]
+        if state["layout"] == self.layout and "source" in state:
+            self.power = state["power"]
+            self.source, self.target = (
+                [None if factor is None else factor.clone() for factor in state[side]]
+                for side in _SIDES
+            )
 
 
 class PathSpace(DiagonalSpace):
@@ -80,12 +93,6 @@ class PathSpace(DiagonalSpace):
     def __repr__(self) -> str:
         return f"path-normalised weights (p = {self.p:g}, every {self.every} steps)"
 
-    def arrange(self, leaves: Sequence[Leaf]) -> None:
-        """Nothing but to start."""
-        self.leaves, self.power = leaves, 0.0
-        self.source = self.target = self.back = [None] * len(leaves)
-        self.seen = [False] * len(leaves)
-
     def is_plain(self, leaf: Leaf) -> bool:
         """Whether a leaf gets the plain rule: no path runs along it."""
         return leaf.edge is None or leaf.edge.is_fixed
@@ -99,15 +106,23 @@ class PathSpace(DiagonalSpace):
             weights = self._normalized(weights, scales)
         slopes = path_slopes(self.network, weights, self.p)
         found = []
-        for leaf in self.leaves:
-            factors = self._factors(slopes.get(leaf.name), leaf, power)
-            if scales is not None and leaf.edge is not None:
-                ratio = (-power * leaf.edge.ratio(scales)).exp().to(leaf.weight)
-                factors.append(leaf.factor(ratio))
-            found.append(_two(factors))
+        for sheet in self.sheets:
+            parts = [self._factors(slopes.get(l.name), l, scales, power) for l in sheet.leaves]
+            if sheet.single:
+                found.append(_two(parts[0]))
+                continue
+            rows = []
+            for leaf, factors in zip(sheet.leaves, parts, strict=True):
+                whole = torch.ones(1, 1, dtype=leaf.dtype, device=sheet.device)
+                for factor in factors:
+                    whole = whole * factor
+                rows.append(whole.expand(leaf.rows, leaf.columns).reshape(1, -1))
+            found.append((torch.cat(rows, 1), None))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
-    def _factors(self, slope: Slope | None, leaf: Leaf, power: float) -> list[Tensor]:
+    def _factors(
+        self, slope: Slope | None, leaf: Leaf, scales: Tensor | None, power: float
+    ) -> list[Tensor]:
         r"""The factors :math:`\gamma^{-1/2}` of a leaf, as matrices."""
         if slope is None:
             return []
@@ -116,6 +131,9 @@ class PathSpace(DiagonalSpace):
         for factor in factors:
             factor.nan_to_num_(posinf=0.0)
         factors[0].mul_(math.exp(slope.log * exponent))
+        if scales is not None and leaf.edge is not None:
+            ratio = (-power * leaf.edge.ratio(scales)).exp().to(factors[0])
+            factors.append(leaf.factor(ratio))
         return factors
 
     def _normalized(self, weights: dict[str, Tensor], scales: Tensor) -> dict[str, Tensor]:
@@ -150,14 +168,6 @@ class BalancedSpace(DiagonalSpace):
     def __repr__(self) -> str:
         return f"balanced weights (every {self.every} steps)"
 
-    def arrange(self, leaves: Sequence[Leaf]) -> None:
-        """Prepare the tables."""
-        device = leaves[0].weight.device if leaves else torch.device("cpu")
-        self._source, self._target = (Table(leaves, s, device) for s in ("source", "target"))
-        self.source, self.target = self._source.parts, self._target.parts
-        self.back, self.seen = [None] * len(leaves), [False] * len(leaves)
-        self.power = 0.0
-
     def measure(self, step: Step, power: float) -> None:
         """Balance the weights as they are now."""
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
@@ -165,6 +175,10 @@ class BalancedSpace(DiagonalSpace):
         movable[0] = False
         logs = balance_weights(self.network.edges, weights, movable)
         logs = power * torch.cat([logs.new_zeros(1), logs])
-        self._source.fill(logs.exp())
-        self._target.fill((-logs).exp())
-        self.source, self.target = self._source.parts, self._target.parts
+        for side, sign in zip(_SIDES, (1.0, -1.0), strict=True):
+            table = Table(self.sheets, by_end(self.sheets, side))
+            table.fill((sign * logs).exp())
+            setattr(self, side, table.parts)
+
+
+_SIDES: tuple[Side, Side] = ("source", "target")

@@ -91,6 +91,19 @@ def read_record(folder: Path, *, verify: bool = True) -> Record:
     )
 
 
+def agrees(held: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a stored configuration is this one, for trials whose keys are equal.
+
+    It may lack settings that came later: as the keys are equal, these are at their defaults.
+
+    Example:
+        >>> config = {"lr": 0.1, "later": None}
+        >>> agrees({"lr": 0.1}, config), agrees({"lr": 0.2}, config), agrees({"old": 1}, config)
+        (True, False, False)
+    """
+    return all(name in config and config[name] == value for name, value in held.items())
+
+
 def parse_rows(content: bytes, path: Path) -> list[dict[str, Any]]:
     """The rows of a file of metrics."""
     try:

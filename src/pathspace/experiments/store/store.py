@@ -15,7 +15,7 @@ from pathspace.experiments.data.errors import require
 from pathspace.experiments.store.errors import Busy, Damaged, StoreError, explained
 from pathspace.experiments.store.files import DRAFT, move, write_file
 from pathspace.experiments.store.locking import Lock
-from pathspace.experiments.store.records import RESULT, Record, read_record
+from pathspace.experiments.store.records import RESULT, Record, agrees, read_record
 from pathspace.experiments.store.workplace import CHECKPOINT, Workplace
 
 FORMAT = 1
@@ -112,7 +112,7 @@ class TrialStore:
         if not folder.exists():
             return None
         record = read_record(folder, verify=verify)
-        if record.key != trial.key or record.config != trial.to_dict():
+        if record.key != trial.key or not agrees(record.config, trial.to_dict()):
             raise Damaged(f"{folder} holds another trial than its name says")
         return record
 

@@ -132,7 +132,7 @@ def make_optimizer(
         return entry.constructor(  # type: ignore[call-arg]
             list(parameters), lr=lr, weight_decay=weight_decay, **options, **extra
         )
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise TrialError(f"optimizer {name}: {error}") from error
 
 

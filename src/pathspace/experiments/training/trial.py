@@ -175,7 +175,7 @@ class Trial:
         """The trial in a few words."""
         return f"{self.model} on {self.data}, {self.optimizer}, lr {self.lr:g}, seed {self.seed}"
 
-    # Filling in ---------------------------------------------------------------------
+    # Filling in ----------------------------------------------------------------------------------
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
