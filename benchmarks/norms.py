@@ -23,7 +23,7 @@ WIDE = "mlp:784-4000-4000-10"
 def measure(repeats: int) -> list[Measurement]:
     results = []
     for spec in NETWORKS:
-        results += norms(spec, max(2, repeats // 2))
+        results += norms(spec, max(2, repeats // 4))
     return results + slopes(repeats) + penalties(repeats)
 
 

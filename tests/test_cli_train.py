@@ -206,7 +206,9 @@ def test_signals_leave_a_trial_that_can_go_on(tmp_path, monkeypatch):
     for number in (signal.SIGTERM, signal.SIGINT):
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         pid = start([*arguments, "--checkpoint-every", "0"], log)
+        latest = time.monotonic() + 60
         while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
+            assert time.monotonic() < latest, log.read_text()
             time.sleep(0.001)  # until it is under way
         os.kill(pid, number)
         assert end_of(pid) == 128 + number, log.read_text()

@@ -226,8 +226,11 @@ CONVOLUTIONS = {
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0])
-def test_value_and_derivatives_of_convolutions(name, p):
+@pytest.mark.parametrize("large", [False, True])
+def test_value_and_derivatives_of_convolutions(name, p, large, monkeypatch):
     """Against the layer itself with |w|^p, its first derivatives and its second ones."""
+    if large:  # as if kernels were too large to be raised at once
+        monkeypatch.setattr("pathspace.flow.layers.LARGE", 0)
     model, x = Case(name, CONVOLUTIONS[name], (2, 5, 5)).make()
     network = ps.trace(model, x)
     inputs = [t.detach().clone().requires_grad_() for t in (model.weight, model.bias)]

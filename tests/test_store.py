@@ -28,7 +28,7 @@ from pathspace.experiments.store import (
     unpack,
 )
 from pathspace.experiments.store import files as store_files
-from pathspace.experiments.store.states import unpack_weights
+from pathspace.experiments.store.states import pack_weights, unpack_weights
 from pathspace.experiments.training import Classification, Training, TrialInterrupted, train
 from trials import SAME, contents, die, end_of, fork, small
 
@@ -139,6 +139,15 @@ def test_foreign_files_are_refused_and_nothing_is_unpickled(tmp_path):
     assert not Trap(tmp_path).path.exists()
     pickle.loads(trap)
     assert Trap(tmp_path).path.exists()  # the trap works
+
+
+def test_tensors_that_share_memory():
+    whole = torch.arange(12.0).view(3, 4)
+    state = {"whole": whole, "again": whole, "row": whole[1], "column": whole[:, 1]}
+    assert same(unpack(pack(state)), state)
+    weights = unpack_weights(pack_weights(state))
+    assert same({name: weights[name] for name in state}, state)
+    assert weights.keys() == state.keys()
 
 
 def test_what_cannot_be_stored_is_named():

@@ -23,14 +23,14 @@ from pathspace.flatness import (
     pac_bayes,
     path_balance,
 )
-from pathspace.flow import NoPathSum
+from pathspace.flow import NoPathSum, Slope, path_slopes
 from pathspace.gauge import gauge_, skeleton_init_
 from pathspace.landscape import Landscape, Towards, Trajectory, landscape, landscapes
 from pathspace.measures import Measure, Reading, UnknownMeasure
 from pathspace.measuring import measure, self_check
 from pathspace.network import Edge, Network, Normalization, Space
 from pathspace.norms import BasisPathNorm, basis_path_norm, path_norm
-from pathspace.penalties import BasisPathPenalty
+from pathspace.penalties import BasisPathPenalty, PathNormPenalty, Penalty
 from pathspace.report import Comparison, Report, compare
 from pathspace.rescaling import (
     Rescaling,
@@ -71,7 +71,9 @@ __all__ = [
     "NoPathSum",
     "Normalization",
     "PathContributions",
+    "PathNormPenalty",
     "PathspaceError",
+    "Penalty",
     "Reading",
     "Report",
     "Rescaling",
@@ -79,6 +81,7 @@ __all__ = [
     "SelfCheck",
     "Skeleton",
     "SkeletonError",
+    "Slope",
     "Space",
     "Towards",
     "TraceError",
@@ -117,6 +120,7 @@ __all__ = [
     "path_balance",
     "path_contributions",
     "path_norm",
+    "path_slopes",
     "path_values",
     "paths",
     "random_rescaling",

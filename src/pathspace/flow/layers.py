@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pathspace.flow.powers import SIZE, Scratch, power, rows, slope_of_power
 
+LARGE = 4 * SIZE  # scalars of a kernel that is read in pieces
 Factors = tuple[Tensor, ...]  # tensors that broadcast against a weight, to be multiplied
 
 
@@ -152,8 +153,7 @@ class Convolution(Linear):
         if transposed or groups > 1 or len(x) > 1 or weight.dim() != 4:
             return None
         found = Windows(tuple(x.shape), tuple(weight.shape[2:]), stride, padding, dilation)
-        smaller = math.prod(found.places) < len(weight)  # than the weight
-        return found if found.single or smaller else None
+        return found if found.single or weight.numel() > LARGE else None
 
 
 @dataclass(frozen=True)

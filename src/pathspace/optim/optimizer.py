@@ -139,6 +139,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self.network, self.nonfinite, self.skipped = network, nonfinite, 0
         self._sheets: list[Sheet] = []
         self._signature: list[Any] = []
+        self._room: dict[torch.dtype, Tensor] = {}
         settings = {name: values[name] for name in (*self.rule.settings, "maximize")}
         options = {name: values[name] for name in _options(self.space_type)}
         self.space = self.space_type(network, **options)
@@ -219,14 +220,15 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if penalty := space.penalty(batch, step):
             gradients = torch._foreach_add(gradients, penalty)
         if step.linear:  # the factors hold the squares of s
-            updates = _times(gradients, target)
+            updates = self._times(gradients, target)
         else:
-            scaled = _times(_times(gradients, source), target)
+            scaled = self._times(self._times(gradients, source), target)
             states = [
                 {k: v if k == "step" else block.of(v) for k, v in step.states[block.place].items()}
                 for block in batch.blocks
             ]
-            updates = _times(self.rule.update(_owned(scaled, gradients), states, group), target)
+            updates = self.rule.update(_owned(scaled, gradients), states, group)
+            updates = self._times(updates, target)
         rate = group["lr"]
         if isinstance(rate, Tensor) and torch.compiler.is_compiling():  # see _advance
             updates, rate = torch._foreach_mul(updates, rate), 1.0
@@ -236,6 +238,18 @@ class InvariantOptimizer(torch.optim.Optimizer):
             torch._foreach_addcmul_(weights, updates, source, -float(rate))
         if back := batch.of(space.back):
             torch._foreach_mul_(weights, back)
+
+    def _times(self, tensors: Tensors, factors: Tensors | None) -> Tensors:
+        """Products, in memory that is used for every block: new memory costs more than they do."""
+        if factors is None:
+            return tensors
+        if len(tensors) > 1 or torch.compiler.is_compiling():
+            return torch._foreach_mul(tensors, factors)
+        tensor = tensors[0]
+        room = self._room.get(tensor.dtype)
+        if room is None or room.numel() < tensor.numel() or room.device != tensor.device:
+            room = self._room[tensor.dtype] = torch.empty_like(tensor).view(-1)
+        return [torch.mul(tensor, factors[0], out=room[: tensor.numel()].view(tensor.shape))]
 
     # Bookkeeping -------------------------------------------------------------------------------
 
@@ -398,7 +412,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         remembered = state["space"].state_dict() if "space" in state else None
         super().__setstate__(state)
         if remembered is not None:
-            self._sheets, self._signature = [], []
+            self._sheets, self._signature, self._room = [], [], {}
             self._arranged()
             self.space.load_state_dict(remembered)
 
@@ -430,10 +444,6 @@ def _complete(gradients: Tensors, weights: Tensors, group: Group) -> Tensors:
     if group["weight_decay"]:
         gradients = torch._foreach_add(gradients, weights, alpha=float(group["weight_decay"]))
     return gradients
-
-
-def _times(tensors: Tensors, factors: Tensors | None) -> Tensors:
-    return tensors if factors is None else torch._foreach_mul(tensors, factors)
 
 
 def _owned(tensors: Tensors, originals: Tensors) -> Tensors:

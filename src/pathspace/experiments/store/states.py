@@ -40,10 +40,12 @@ def pack(state: Any) -> bytes:
     tree = _encode(state, "", tensors)
     # One field only, as the order of several would be left to chance.
     header = json.dumps({"sha256": BLANK, "tree": tree}, separators=(",", ":"))
-    content: bytes = require("safetensors.torch").save(tensors, metadata={FIELD: header})
+    save = require("safetensors.torch").save
+    content: bytes = save(_apart(tensors), metadata={FIELD: header})
     size = _header_size(content)
     digest = hashlib.sha256(content).hexdigest()
-    return content[:size].replace(BLANK.encode(), digest.encode(), 1) + content[size:]
+    header_with_digest = content[:size].replace(BLANK.encode(), digest.encode(), 1)
+    return b"".join([header_with_digest, memoryview(content)[size:]])  # one copy, not two
 
 
 def unpack(content: bytes) -> Any:
@@ -71,8 +73,7 @@ def unpack(content: bytes) -> Any:
 
 def pack_weights(weights: Mapping[str, Tensor]) -> bytes:
     """A ``state_dict`` as a plain safetensors file, which ``--weights`` of the commands reads."""
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    content: bytes = require("safetensors.torch").save(copies)
+    content: bytes = require("safetensors.torch").save(_apart(weights))
     return content
 
 
@@ -102,7 +103,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return value
     if isinstance(value, Tensor):
         name = f"{len(tensors):06d}{path}"
-        tensors[name] = value.detach().cpu().contiguous().clone()
+        tensors[name] = value
         return ["tensor", name]
     if isinstance(value, Mapping):
         items = []
@@ -119,6 +120,18 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         f"the state at {path or '.'} is of type {type(value).__name__}, which is not stored: "
         "tensors, numbers, texts, dicts, lists and tuples are"
     )
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU; those that share memory with an earlier one are copied."""
+    found: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        found[name] = plain.clone() if place in taken else plain
+        taken.add(place)
+    return found
 
 
 def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:

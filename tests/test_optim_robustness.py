@@ -1,0 +1,184 @@
+"""Where the published algorithm breaks: roots at zero, other skeletons, dead units, large rates."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pathspace as ps
+from cases import mlp
+
+
+def network_of(*widths, seed=0, bias=True):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = mlp(*widths, bias=bias).double()
+        x = torch.randn(32, widths[0], dtype=torch.float64)
+    return model, ps.trace(model, x), x
+
+
+def step(model, optimizer, x):
+    optimizer.zero_grad()
+    output = model(x)
+    loss = F.mse_loss(output, x[:, : output.shape[1]].cos())
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def products(optimizer):
+    """Momentum times the change of its coordinate per change of log |v|, for all basis paths."""
+    space = optimizer.space
+    graph = space.skeleton.graph
+    weights = {leaf.name: leaf.parameter.detach() for s in space.sheets for leaf in s.leaves}
+    found = {}
+    for edge in graph.edges:
+        factor = space.log_source[edge.source_scale] + space.log_target[edge.target_scale]
+        momentum = optimizer.state[dict(optimizer.network.model.named_parameters())[edge.parameter]]
+        value = weights[edge.parameter] * (-factor).exp()
+        found[edge.parameter] = momentum["momentum_buffer"] * value
+    basis = ps.BasisPaths(optimizer.network, space.skeleton)
+    flat = basis.flat(found)
+    roots = basis.coordinate(space.skeleton.incoming[basis.is_root])
+    buffers = basis.flat(
+        {
+            name: optimizer.state[parameter]["momentum_buffer"]
+            for name, parameter in optimizer.network.model.named_parameters()
+        }
+    )
+    flat[roots] = buffers[roots] * math.sqrt(2)
+    return basis, flat
+
+
+def test_momentum_is_carried_to_the_new_basis_exactly():
+    model, network, x = network_of(3, 5, 4, 2)
+    optimizer = ps.optim.GSGD(model.parameters(), 0.01, momentum=0.9, network=network)
+    for _ in range(5):
+        step(model, optimizer, x)
+    space = optimizer.space
+    with torch.no_grad():  # the root of the first unit is small now: another edge is better
+        model[0].weight[0, 0] *= 0.01
+    network_before = {k: v.detach().clone() for k, v in network.state().items()}
+
+    # The change of the loss that the momentum predicts for any change of the weights.
+    generator = torch.Generator().manual_seed(2)
+    direction = {
+        k: torch.randn(v.shape, generator=generator, dtype=v.dtype) * v
+        for k, v in network_before.items()
+    }
+
+    def prediction():
+        basis, q = products(optimizer)
+
+        t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        state = {k: v + t * direction[k] for k, v in network_before.items()}
+        (q * basis.flat(basis.values(state)).abs().log()).sum().backward()
+        return t.grad
+
+    before, y = prediction(), model(x).detach()
+    optimizer.zero_grad()
+    F.mse_loss(model(x), x[:, :2]).backward()
+    work = optimizer._step_of(optimizer._arranged())
+    for sheet in optimizer._arranged():
+        sheet.load()
+    for place, sheet in enumerate(work.sheets):
+        work.states[place] = sheet.kept | {"step": 5}
+    with torch.no_grad():
+        space._revise(space.has.clone(), work)
+    assert space.rechosen >= 1
+    torch.testing.assert_close(prediction(), before, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(model(x).detach(), y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("roots", ["multiplicative", "additive"])
+@pytest.mark.parametrize("skeleton", ["modulo", "largest"])
+def test_a_root_that_must_change_its_sign_does_not_stop_training(roots, skeleton):
+    model, network, x = network_of(2, 6, 6, 1)
+    optimizer = ps.optim.GSGD(
+        model.parameters(), 0.05, network=network, roots=roots, skeleton=skeleton
+    )
+    with torch.no_grad():
+        model[0].weight[:, 0].mul_(0.02)
+    first = [step(model, optimizer, x) for _ in range(300)]
+    assert all(math.isfinite(loss) for loss in first)
+    assert first[-1] < 0.7 * first[0]
+
+
+@pytest.mark.parametrize("cls", [ps.optim.GSGD, ps.optim.PathSGD, ps.optim.GAdam])
+def test_zero_and_dead_units_take_finite_steps(cls):
+    model, network, x = network_of(3, 5, 4, 2)
+    with torch.no_grad():
+        model[0].weight[0].zero_(), model[0].bias[0].zero_()  # nothing enters unit 0
+        model[2].weight[:, 1].zero_()  # nothing leaves unit 1
+        model[2].weight[2].zero_(), model[2].bias.zero_()
+    optimizer = cls(model.parameters(), 0.01, network=network)
+    for _ in range(20):
+        assert math.isfinite(step(model, optimizer, x))
+    assert optimizer.skipped == 0
+
+
+def test_all_weights_zero():
+    model, network, x = network_of(3, 4, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    for cls in (ps.optim.GSGD, ps.optim.PathSGD, ps.optim.BalancedSGD):
+        optimizer = cls(model.parameters(), 0.1, network=network)
+        assert math.isfinite(step(model, optimizer, x))
+
+
+@pytest.mark.parametrize("rate", [1e-5, 1e-2, 1.0, 10.0])
+@pytest.mark.parametrize("norm", [False, True])
+def test_no_nan_at_a_rate_at_which_sgd_stays_finite(rate, norm):
+    def trained(make):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            layers = [nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)]
+            if norm:
+                layers[1:1], layers[4:4] = [nn.BatchNorm1d(12)], [nn.BatchNorm1d(12)]
+            model = nn.Sequential(*layers)
+            data = torch.randn(100, 32, 5)
+        optimizer = make(model, ps.trace(model, data[0]))
+        for x in data:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), x.argmax(1) % 3).backward()
+            optimizer.step()
+        return all(bool(p.isfinite().all()) for p in model.parameters()), optimizer
+
+    sgd, _ = trained(lambda model, network: torch.optim.SGD(model.parameters(), rate))
+    ours, optimizer = trained(
+        lambda model, network: ps.optim.GSGD(model.parameters(), rate, network=network)
+    )
+    if sgd:
+        assert ours
+        assert optimizer.skipped == 0
+
+
+def test_the_published_algorithm_is_there():
+    """Skeleton weights are 1 at the start, the free ones stay 1, and one step is Eq. (11.1)."""
+    model, network, x = network_of(4, 4, 4, 2, bias=False)
+    optimizer = ps.optim.GSGD(
+        model.parameters(), 0.01, network=network, metric="paper", roots="additive",
+        start="skeleton_init",
+    )  # fmt: skip
+    w1, w2, w3 = (p for p in model.parameters())
+    eye = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(w1.detach().diagonal(), eye.diagonal())
+    torch.testing.assert_close(w2.detach().diagonal(), eye.diagonal())
+    old = [p.detach().clone() for p in model.parameters()]
+    step(model, optimizer, x)
+    g1, g2, g3 = (p.grad for p in model.parameters())
+    # All I and O are 1. Root j: its own gradient minus what leaves hidden units j, not free.
+    out = {0: (g2 * old[1]).sum(0) - (g2 * old[1]).diagonal()}
+    last = g3 * old[2]
+    free = torch.zeros_like(last)
+    free[torch.arange(4) % 2, torch.arange(4)] = 1  # the free weights of the last hidden units
+    out[1] = (last * (1 - free)).sum(0)
+    ratio = 1 - 0.01 * (g1.diagonal() - out[0] - out[1])
+    expected1 = (old[0] - 0.01 * g1) * (1 - eye) + torch.diag(ratio)
+    expected2 = (old[1] - 0.01 * g2) / ratio * (1 - eye) + eye
+    expected3 = (old[2] - 0.01 * g3) / ratio * (1 - free) + old[2] * free
+    for found, expected in zip((w1, w2, w3), (expected1, expected2, expected3), strict=True):
+        torch.testing.assert_close(found.detach(), expected, rtol=1e-12, atol=1e-14)
