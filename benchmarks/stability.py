@@ -1,7 +1,7 @@
 """Test error of G-SGD against SGD from the same start, over learning rates and seeds.
 
-Run from the root of the repository: python -m benchmarks.stability [--nets mlp|plainnet] [--seeds N]
-    [--epochs N] [--json FILE]
+Run from the root of the repository:
+    python -m benchmarks.stability [--nets mlp|plainnet] [--seeds N] [--epochs N] [--json FILE]
 
 Fashion-MNIST averaged to 7×7 pixels for MLPs of 2 to 5 hidden layers of 32 units; the first 2,000
 images of CIFAR-10 for thin PlainNets of 8 layers with and without batch norm. Needs the data sets

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 
 import pytest
 import torch
@@ -88,9 +89,9 @@ def test_the_method_follows_the_size(monkeypatch):
     network, data = classifier(10, 30, 10, samples=5)  # 610 paths
     options = {"kind": "trace", "max_probes": 40}
     assert flatness(network, F.cross_entropy, data, **options).details["method"] == "hutch++"
-    monkeypatch.setattr("pathspace.flatness.trace.BLOCK", 6000)
+    monkeypatch.setattr(sys.modules["pathspace.flatness.trace"], "BLOCK", 6000)
     assert flatness(network, F.cross_entropy, data, **options).details["method"] == "hutchinson"
-    monkeypatch.setattr("pathspace.flatness.trace.SMALL", 610)
+    monkeypatch.setattr(sys.modules["pathspace.flatness.trace"], "SMALL", 610)
     assert flatness(network, F.cross_entropy, data, **options).details["method"] == "exact"
 
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import CASES
 from torch.func import functional_call
 
 import pathspace as ps
+from cases import CASES
 from pathspace.optim.representative import he_scales
 
 PLAIN = [case for case in CASES if "batch norm" not in case.name]  # those are in another test

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import Concatenation, Residual, conv, mlp
 from torch import nn
 
 import pathspace as ps
+from cases import Concatenation, Residual, conv, mlp
 
 OPTIMIZERS = {
     "PathSGD": (ps.optim.PathSGD, {"lr": 0.02}),

@@ -532,8 +532,6 @@ def test_the_state_of_another_kind_of_optimizer_is_refused(make):
         assert_identical(optimizer.state_dict(), before)
 
 
-
-
 @pytest.mark.parametrize("order", ["weights first", "optimizer first"])
 def test_a_run_from_the_papers_start_resumes(order):
     kind = Kind("", GSGD, torch.optim.SGD, {"lr": 0.05}, {"start": "skeleton_init"})

@@ -54,9 +54,10 @@ class DiagonalSpace(Space):
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the factors where they outlive one step."""
-        state: dict[str, Any] = {"taken": self.taken, "power": self.power, "layout": self.layout}
+        state: dict[str, Any] = {"taken": self.taken, "layout": self.layout}
         if self.every > 1:
-            state |= {"source": list(self.source), "target": list(self.target)}
+            factors = {"source": list(self.source), "target": list(self.target)}
+            state |= {"power": self.power, **factors}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
