@@ -30,9 +30,9 @@ test: lint types  ## lint, types, tests, doctests and the README: what CI runs
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)  ## how long things take, against their goals
-	$(BIN)/python -m benchmarks.trace
-	@echo
-	$(BIN)/python -m benchmarks.basis
+	@for name in trace basis norms optim flatness landscape engine; do \
+		$(BIN)/python -m benchmarks.$$name || exit 1; echo; \
+	done
 
 lint: $(INSTALLED)  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check

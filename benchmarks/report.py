@@ -30,7 +30,7 @@ class Measurement:
         goal = "" if self.goal is None else f"≤ {self.goal:g} {self.unit}"
         forwards = "" if self.forwards is None else f"{self.forwards:.2f}"
         value = f"{self.value:.3f} {self.unit}"
-        return f"{self.what:<40}{value:>18}{goal:>18}{forwards:>12}  {self.verdict}".rstrip()
+        return f"{self.what:<48}{value:>18}{goal:>18}{forwards:>12}  {self.verdict}".rstrip()
 
 
 def main(description: str | None, measure: Callable[[int], list[Measurement]]) -> None:
@@ -44,7 +44,7 @@ def main(description: str | None, measure: Callable[[int], list[Measurement]]) -
     results = measure(arguments.repeats)
     with_forwards = any(result.forwards is not None for result in results)
     forwards = f"{'forwards':>12}" if with_forwards else ""
-    print(f"{'':<40}{f'min of {arguments.repeats}':>18}{'goal':>18}{forwards}")
+    print(f"{'':<48}{f'min of {arguments.repeats}':>18}{'goal':>18}{forwards}")
     print(*results, sep="\n")
     about = {
         "torch": torch.__version__,

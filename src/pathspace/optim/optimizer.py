@@ -216,6 +216,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         weights = batch.all_of(step.weights)
         gradients: Tensors = batch.all_of(step.gradients)
         source, target = batch.of(space.source), batch.of(space.target)
+        if source is None and target is not None and target[0].shape[1] > 1:
+            source, target = target, None  # the last factor costs nothing extra
         gradients = _complete(gradients, weights, group)
         if penalty := space.penalty(batch, step):
             gradients = torch._foreach_add(gradients, penalty)
