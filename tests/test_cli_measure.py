@@ -104,7 +104,16 @@ def test_terminal_gets_colour_and_fits(invoke):
         text = text.replace(code, "")
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "as claimed" in text
-    assert all(one.name in text for one in measures() if not one.name.startswith("kernel"))
+    on_request = ("kernel", "ball", "trace", "expected")
+    assert all(one.name in text for one in measures() if not one.name.startswith(on_request))
+
+
+def test_flatness_on_request(invoke):
+    few = ("--data", "digits", "--limit", "50", "--flatness", "--self-check")
+    result = invoke("mlp:64-4-10", *few)
+    assert result.exit_code == 0, result.output
+    assert "trace flatness (paths)" in result.stdout
+    assert "trace flatness (weights)" in result.stdout
 
 
 @pytest.mark.parametrize("suffix", [".html", ".json", ".csv", ".txt", ".png", ".svg", ".pdf"])

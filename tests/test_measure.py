@@ -292,7 +292,8 @@ def test_fusing_batch_norm_changes_no_invariant_measure(build, streams):
     a, b = (measure(m, data, streams=streams) for m in (model, fused(model)))
     assert a["weights"].value != b["weights"].value
     counts = {"weights", "free scales", "invariant ratio"}  # of weights, not of the function
-    compared = [name for name in INVARIANT if name not in counts and a[name].value is not None]
+    names = [name for name in INVARIANT if name not in counts and "flatness" not in name]
+    compared = [name for name in names if a[name].value is not None]
     assert len(compared) >= 14
     for name in compared:
         assert a[name].value == pytest.approx(b[name].value, rel=1e-9), name
@@ -480,3 +481,16 @@ def test_no_progress_bar_in_a_pipe(capsys, show):
     model, (x, y) = net_and_data()
     measure(model, (x, y), progress=show)
     assert capsys.readouterr().err == ""
+
+
+# Flatness, on request ----------------------------------------------------------------------------
+
+
+def test_flatness_moves_in_weights_and_not_in_paths():
+    model, x = Case("", lambda: mlp(3, 5, 4, 3, bias=True), (3,)).make()
+    data = (x, torch.arange(8) % 3)
+    assert "trace flatness (paths)" not in str(measure(model, data))
+    check = self_check(model, data, measures=["flatness"])
+    moved = {row.name: row.moved for row in check.rows}
+    assert len(moved) == 6
+    assert all(moved[name] == ("weights" in name) for name in moved), moved

@@ -207,7 +207,9 @@ class _Task:
         """Measure everything for one state in float64; ``run`` is what the data are run with."""
         run = state if run is None else run
         result = self._performance(run, state is run, step) if self.reads_data else None
-        subject = Subject(self.network, state, self.choice, result, self.samples, own)
+        subject = Subject(
+            self.network, state, self.choice, result, self.samples, own, self.data, self.loss
+        )
         entries = []
         for one in self.chosen:
             step(one.name)

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from pathspace import __version__
 from pathspace.cli.data import data
+from pathspace.cli.demo import demo
 from pathspace.cli.inspect import inspect
 from pathspace.cli.landscape import landscape
 from pathspace.cli.measure import measure
@@ -18,7 +19,8 @@ from pathspace.cli.report import report
 from pathspace.cli.train import train
 from pathspace.errors import PathspaceError
 
-COMMANDS: tuple[Callable[..., None], ...] = (inspect, measure, landscape, train, report)
+COMMANDS: tuple[Callable[..., None], ...] = (inspect, measure, landscape, train, report, demo)
+COMPLETE = (demo,)  # commands that need no arguments
 
 
 def application() -> typer.Typer:
@@ -44,7 +46,7 @@ def application() -> typer.Typer:
     )
     app.callback()(_top)
     for command in COMMANDS:
-        app.command(no_args_is_help=True)(command)
+        app.command(no_args_is_help=command not in COMPLETE)(command)
     app.add_typer(data)
     return app
 

@@ -33,12 +33,18 @@ from pathspace.experiments.fitting import fit_data
 from pathspace.experiments.loading import load_model
 from pathspace.measures import measures as all_measures
 from pathspace.measures.bounds import BOUNDS
+from pathspace.measures.flatness import FLATNESS
 from pathspace.measuring import measure as measure_network
 from pathspace.report import Report
 from pathspace.tracing import trace
 
-# A bound of the error on new data speaks of the samples that the network was trained on.
-NO_BOUNDS = list(dict.fromkeys(entry.group for entry in all_measures() if entry.group != BOUNDS))
+
+def _groups(bounds: bool, flatness: bool) -> list[str]:
+    """What to measure. Bounds are for the samples that the network was trained on."""
+    left_out = {*(() if bounds else (BOUNDS,)), *(() if flatness else (FLATNESS,))}
+    groups = dict.fromkeys(entry.group for entry in all_measures())
+    return [group for group in groups if group not in left_out]
+
 
 DataName = Annotated[
     str | None,
@@ -88,6 +94,10 @@ def measure(
         bool,
         typer.Option("--self-check", help="Rescale the weights randomly and show what moves."),
     ] = False,
+    flatness: Annotated[
+        bool,
+        typer.Option("--flatness", help="Also the flatness of the loss in both spaces; slower."),
+    ] = False,
     skeleton: Annotated[
         Literal["modulo", "largest", "random"],
         typer.Option(help="How the skeleton of the basis paths is chosen."),
@@ -114,6 +124,8 @@ def measure(
 
     [cyan]pathspace measure resnet18 --self-check[/]
 
+    [cyan]pathspace measure mlp:64-32-10 --data digits --limit 500 --flatness --self-check[/]
+
     [cyan]pathspace measure resnet18 --only "path norm" --only "spectral norm" --html report.html[/]
     """
     if list_measures:
@@ -136,7 +148,7 @@ def measure(
                 network,
                 batches,
                 choice=skeleton,
-                measures=only or (None if split == "train" else NO_BOUNDS),
+                measures=only or _groups(split == "train", flatness),
                 self_check=self_check,
                 name=model,
             )

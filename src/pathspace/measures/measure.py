@@ -15,6 +15,7 @@ from torch import Tensor
 from pathspace.basis import BasisPaths
 from pathspace.entries import Entry, power_of_ten
 from pathspace.errors import PathspaceError
+from pathspace.evaluation import Data, Loss
 from pathspace.network import InputSpec, Network
 from pathspace.norms import BasisPathNorm, basis_path_norm
 from pathspace.performance import Performance
@@ -34,6 +35,8 @@ class Subject:
         result: loss, margins and so on, if there are data.
         samples: the number of training samples that bounds speak of.
         own: whether the state is that of the model itself.
+        data: the data, if there are any.
+        loss: the loss on them.
     """
 
     network: Network
@@ -42,6 +45,8 @@ class Subject:
     result: Performance | None = None
     samples: int | None = None
     own: bool = True
+    data: Data | None = None
+    loss: Loss | None = None
 
     @property
     def on_data(self) -> Performance:
@@ -105,7 +110,8 @@ class Measure:
         function: computes it.
         needs: whether weights are enough.
         applies: whether to measure it for a network when nobody asked for it by name: ``False``
-            leaves it out, and a text leaves it out with this reason.
+            leaves it out, a text leaves it out with this reason, and ``None`` unless its group is
+            asked for.
     """
 
     name: str
@@ -116,7 +122,7 @@ class Measure:
     invariant: bool | str
     function: Callable[[Subject], Reading] = field(repr=False)
     needs: Literal["weights", "data"] = "weights"
-    applies: Callable[[Network], bool | str] = field(default=lambda _: True, repr=False)
+    applies: Callable[[Network], bool | str | None] = field(default=lambda _: True, repr=False)
 
     def entry(self, subject: Subject) -> Entry:
         """The number for a subject, or the reason why there is none."""

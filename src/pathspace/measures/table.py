@@ -9,6 +9,7 @@ from pathspace.entries import Entry, nearest
 from pathspace.errors import PathspaceError
 from pathspace.measures.behaviour import DATA_MEASURES, NETWORK_MEASURES
 from pathspace.measures.bounds import BOUND_MEASURES
+from pathspace.measures.flatness import FLATNESS_MEASURES
 from pathspace.measures.measure import Measure
 from pathspace.measures.paths import PATH_MEASURES, path_norm_measure
 from pathspace.measures.weights import WEIGHT_MEASURES
@@ -35,6 +36,7 @@ def measures(p: Sequence[float] = (1, 2, math.inf)) -> tuple[Measure, ...]:
         *map(path_norm_measure, p),
         *PATH_MEASURES,
         *WEIGHT_MEASURES,
+        *FLATNESS_MEASURES,
         *BOUND_MEASURES,
     )
 
@@ -69,11 +71,11 @@ def select(
     for one in known:
         if wanted is not None and not any(name in _labels(one) for name in names):
             continue
-        if one.name in names:
+        applies = one.applies(network)
+        if one.name in names or (applies is None and with_data and one.group in names):
             chosen.append(one)
             continue
-        applies = one.applies(network)
-        if (one.needs == "data" and not with_data) or applies is False:
+        if (one.needs == "data" and not with_data) or applies in (False, None):
             continue
         if applies is True:
             chosen.append(one)
