@@ -21,10 +21,8 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | \
 		while IFS=@ read -r target text; do printf '%-14s%s\n' "$$target" "$$text"; done
 
-demo: $(INSTALLED)  ## look at the path geometry of two networks
-	$(BIN)/pathspace inspect mlp:784-64-64-10
-	@echo
-	$(BIN)/pathspace inspect resnet18
+demo: $(INSTALLED)  ## four optimizers from one function in two sets of weights, and a report
+	$(BIN)/pathspace demo
 
 test: lint types  ## lint, types, tests, doctests and the README: what CI runs
 	$(BIN)/python -m pytest

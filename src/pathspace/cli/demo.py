@@ -25,9 +25,10 @@ def demo(
 ) -> None:
     """Train from two sets of weights that are one function; see which optimizers notice.
 
-    SGD, AdaGrad, Path-SGD and G-SGD learn scikit-learn's digits from balanced and from
-    unbalanced weights. Prints how they compare and writes one web page with tables, curves,
-    measures and landscapes. Takes less than two minutes and no network.
+    SGD, AdaGrad, Path-SGD and G-SGD learn scikit-learn's digits from balanced
+    and from unbalanced weights. Prints how they compare and writes one web page
+    with tables, curves, measures and landscapes. Takes less than two minutes
+    and no network.
 
     [bold]Examples[/]
 

@@ -61,11 +61,11 @@ def draw_landscapes(
     """
     rate, seed = trainings.best_rate("gsgd", "balanced"), trainings.settings.seeds[0]
     states = {
-        f"{start} start": dict(trainings.outcomes["gsgd", start, rate, seed].weights)
+        f"G-SGD from {start}": dict(trainings.outcomes["gsgd", start, rate, seed].weights)
         for start in STARTS
     }
     train = trainings.dataset.train
-    network = trace(trainings.model(states["balanced start"]), train.inputs[:1])
+    network = trace(trainings.model(next(iter(states.values()))), train.inputs[:1])
     found: dict[Space, Sequence[Landscape]] = {}
     for space in SPACES:
         step(f"landscapes over {space}")

@@ -10,15 +10,26 @@ from typing import Any
 from pathspace import __version__
 from pathspace.experiments.demo.inspecting import SPACES, Look, largest_rise
 from pathspace.experiments.demo.running import Demo
-from pathspace.experiments.demo.settings import INVARIANT, OPTIMIZERS, STARTS, Settings, Start
+from pathspace.experiments.demo.settings import OPTIMIZERS, STARTS, Settings, Start
 from pathspace.experiments.demo.tables import (
     comparison_table,
     difference_table,
     look_table,
+    rate_table,
     training_table,
 )
 from pathspace.experiments.demo.trainings import Trainings
-from pathspace.page import Block, Bullets, Curves, DataTable, Page, Paragraph, Section, mean_curve
+from pathspace.page import (
+    Block,
+    Bullets,
+    Curve,
+    Curves,
+    DataTable,
+    Page,
+    Paragraph,
+    Section,
+    mean_curve,
+)
 from pathspace.plot.pages import landscape_blocks, landscape_data
 
 TITLE = "One function, two sets of weights, four optimizers"
@@ -73,7 +84,7 @@ def _setting(trainings: Trainings) -> list[Block]:
                 "notices the rescaling” checks that.",
                 f"Grid of learning rates, the same for all optimizers: "
                 f"{', '.join(f'{rate:g}' for rate in settings.rates)}. The common rate "
-                f"{settings.common:g} was fixed beforehand.",
+                f"{settings.common:g} is one of the grid's, the same for all.",
                 f"Seeds: {', '.join(map(str, settings.seeds))}. A seed determines the initial "
                 "weights, the rescaling and the order of the images.",
             )
@@ -105,12 +116,19 @@ def _differences(trainings: Trainings) -> list[Block]:
     caption = (
         "Two networks that began as the same function are trained with the same rate on the same "
         "batches, one from balanced and one from unbalanced weights. Max |Δ output| is the largest "
-        "difference of any score of any test image, relative is that divided by the largest score, "
-        "and both are the largest over seeds. For Path-SGD and G-SGD only the rounding of double "
-        "precision is left, which training amplifies; at rates that are too large it amplifies it "
-        "beyond use, as the saved data of all rates show."
+        "difference of any score of any test image, relative is that divided by the largest score "
+        "from the balanced start, and both are the largest over seeds."
     )
-    return [DataTable(difference_table(trainings), caption, records, "differences")]
+    at_every_rate = (
+        "The relative difference at every rate of the grid. Path-SGD and G-SGD begin with a "
+        "difference of one rounding, which training may enlarge. Where the rate is so large "
+        "that training is chaotic (see the errors in the last section), this ends in another "
+        "function. A random change of the balanced weights by one rounding grows alike (not shown)."
+    )
+    return [
+        DataTable(difference_table(trainings), caption),
+        DataTable(rate_table(trainings), at_every_rate, records, "differences"),
+    ]
 
 
 def _curves(trainings: Trainings) -> list[Block]:
@@ -132,12 +150,12 @@ def _curves(trainings: Trainings) -> list[Block]:
 def _looks(demo: Demo) -> list[Block]:
     caption = (
         f"Networks of seed {demo.trainings.settings.seeds[0]}, measured on the training images "
-        "before training and after it, each at its best rate. Path norm (p=2) and basis-path norm "
-        "belong to the function, the weight norm does not. tr H is the trace of the Hessian of the "
-        "loss (larger is sharper), over weights or over the values of the basis paths, estimated "
-        "by Hutch++; ± is the standard error. The path-space trace belongs to a choice of basis "
-        "paths: those through each network's own largest weights, so compare rows of one network "
-        "rather than optimizers. A training that diverged has no row."
+        "before training and after it, each at its best rate. A rescaling does not change the path "
+        "norm (p=2) and the basis-path norm, but does change the weight norm. tr H is the trace of "
+        "the Hessian of the loss (larger is sharper), over weights or over the values of the basis "
+        "paths, estimated by Hutch++; ± is the standard error. The path-space trace belongs to a "
+        "choice of basis paths, those through each network's own largest weights, so compare the "
+        "two starts of one optimizer rather than optimizers. A training that diverged has no row."
     )
     records = tuple(map(_record, demo.looks))
     return [DataTable(look_table(demo.looks), caption, records, "before and after")]
@@ -156,10 +174,9 @@ def _landscapes(demo: Demo) -> list[Block]:
         first, second = demo.landscapes[space]
         gap = float((first.losses - second.losses).abs().nan_to_num(0.0).max())
         seen = Paragraph(
-            f"Largest rise of the loss within the plane: {largest_rise(first):.4g} around the "
-            f"weights from the {first.name}, {largest_rise(second):.4g} around those from the "
-            f"{second.name}. Largest difference between the two at any point of the plane: "
-            f"{gap:.2g}."
+            f"Largest rise of the loss within the plane: {largest_rise(first):.4g} around "
+            f"{first.name}, {largest_rise(second):.4g} around {second.name}. Largest difference "
+            f"between the two at any point of the plane: {gap:.2g}."
         )
         blocks.append(Section(titles[space], [seen, *landscape_blocks([first, second], log=True)]))
     return blocks
@@ -195,12 +212,13 @@ def _figure(
         for optimizer, name in OPTIMIZERS.items()
         for start in STARTS
     )
-    invariant = " and ".join(OPTIMIZERS[name] for name in INVARIANT)
+    pairs = zip(OPTIMIZERS.values(), curves[::2], curves[1::2], strict=True)
+    gaps = ", ".join(f"{name} {_gap(one, other):.1e}" for name, one, other in pairs)
     seeds = len(trainings.settings.seeds)
     over = f"Means over {seeds} seeds; the band is one standard deviation." if seeds > 1 else ""
     caption = (
         f"{label[:1].upper()}{label[1:]} after each epoch, {rates}, from both starts. {over} "
-        f"The two curves of {invariant} lie on each other."
+        f"Largest distance between the two curves of an optimizer: {gaps}."
     )
     ends = "; ".join(f"{curve.name}: {curve.y[-1]:.3g}" for curve in curves if curve.y)
     return Curves(
@@ -212,6 +230,13 @@ def _figure(
         log_y=metric.endswith("loss"),
         file=f"{label} {rates}",
     )
+
+
+def _gap(one: Curve, other: Curve) -> float:
+    """The largest distance between two curves; NaN if one of them broke off."""
+    gaps = [abs(a - b) for a, b in zip(one.y, other.y, strict=False)]
+    broken = len(one.y) != len(other.y) or any(map(math.isnan, gaps))
+    return math.nan if broken else max(gaps)
 
 
 def _number(value: float | None) -> float:

@@ -11,6 +11,7 @@ from pathspace.experiments.demo.trainings import Difference, Trainings
 from pathspace.flatness import Flatness
 from pathspace.tables import NOTHING, Column, Row, Table
 
+BEST, COMMON = "at the best rate", "at the same rate"
 HEADINGS = {"weight norm (p=2)": "weight norm", "path norm (p=2)": "path norm"}
 
 
@@ -26,11 +27,12 @@ def comparison_table(trainings: Trainings) -> Table:
         for start in STARTS:
             errors = trainings.errors(optimizer, start, settings.common)
             cells += [f"{settings.common:g}", str(errors)]
-        rows.append(Row(tuple(cells), "the same rate for all", mark=_mark(optimizer)))
+        rows.append(Row(tuple(cells), COMMON, mark=_mark(optimizer)))
     seeds = len(settings.seeds)
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     title = f"Test error on {settings.data} after {_epochs(settings)}, {spread}"
-    return Table(title, tuple(columns), tuple(rows))
+    remark = "Best is the rate with the least mean validation error; test images have no say in it."
+    return Table(title, tuple(columns), tuple(rows), (remark,))
 
 
 def difference_table(trainings: Trainings) -> Table:
@@ -47,7 +49,7 @@ def difference_table(trainings: Trainings) -> Table:
     rows = [Row(("none", NOTHING, *_difference_cells(initial)), "before training")]
     for optimizer, name in OPTIMIZERS.items():
         best = trainings.best_rate(optimizer, "balanced")
-        groups = {"best rate of the balanced start": best, "the same rate for all": settings.common}
+        groups = {BEST: best, COMMON: settings.common}
         for group, rate in groups.items():
             cells = _difference_cells(trainings.difference(optimizer, rate))
             rows.append(Row((name, f"{rate:g}", *cells), group, mark=_mark(optimizer)))
@@ -55,10 +57,21 @@ def difference_table(trainings: Trainings) -> Table:
     rows.sort(key=lambda row: order.index(row.group))
     title = "Balanced against unbalanced start: how far apart are the networks?"
     remark = (
-        "Both starts are the same function, and each pair is trained alike. A relative difference "
-        "near 1e-15 is the rounding of double precision, one near 1 another function."
+        "Both starts are the same function, and each pair is trained alike, at the rate that is "
+        "best from balanced or the same for all. A relative difference near 1e-15 is the rounding "
+        "of double precision, one near 1 another function."
     )
     return Table(title, columns, tuple(rows), (remark,))
+
+
+def rate_table(trainings: Trainings) -> Table:
+    """The relative difference between the two starts, for every optimizer and rate."""
+    columns = (Column("rate", number=True), *(Column(name, True) for name in OPTIMIZERS.values()))
+    rows = []
+    for rate in trainings.settings.rates:
+        found = (trainings.difference(optimizer, rate) for optimizer in OPTIMIZERS)
+        rows.append(Row((f"{rate:g}", *(_difference_cells(one)[1] for one in found))))
+    return Table("The relative difference at every rate", columns, tuple(rows))
 
 
 def look_table(looks: Sequence[Look]) -> Table:
@@ -110,8 +123,7 @@ def _best_row(trainings: Trainings, optimizer: str) -> Row:
         cells += [f"{rate:g}", str(trainings.errors(optimizer, start, rate))]
         if rate in (min(rates), max(rates)):
             notes.append("a rate at the edge of the grid: one beyond it might be better")
-    group = "each at the rate with the least validation error"
-    return Row(tuple(cells), group, tuple(dict.fromkeys(notes)), _mark(optimizer))
+    return Row(tuple(cells), BEST, tuple(dict.fromkeys(notes)), _mark(optimizer))
 
 
 def _difference_cells(difference: Difference) -> tuple[str, ...]:
