@@ -177,6 +177,8 @@ class Network:
         outputs: what the model returns, tensors as references to the program.
         coarse: why the graph does not tell single units apart somewhere, if so; scales are right
             all the same, but paths cannot be listed one by one.
+        copies: number of networks of one kind that lie side by side in it. If there are several,
+            the first axis of every parameter counts them.
     """
 
     model: nn.Module
@@ -192,6 +194,7 @@ class Network:
     inputs: tuple[Any, Any]
     outputs: Any
     coarse: str | None = None
+    copies: int = 1
 
     @property
     def H(self) -> int:
@@ -207,6 +210,18 @@ class Network:
     def invariant_ratio(self) -> float:
         """H/m, the share of the weights' dimensions that rescaling makes redundant."""
         return self.H / self.m if self.m else 0.0
+
+    @cached_property
+    def copy_of(self) -> Tensor:
+        """(H+1,) which of the networks side by side a scale belongs to; 0 for the pinned one."""
+        found = torch.zeros(self.H + 1, dtype=torch.long)
+        if self.copies > 1:
+            for edge in self.edges:
+                scales = edge.target_scale.expand(self.copies, *edge.target_scale.shape[1:])
+                number = torch.arange(self.copies).view(-1, *[1] * (scales.dim() - 1))
+                found[scales] = number.expand_as(scales)
+            found[0] = 0
+        return found
 
     def space(self, name: str) -> Space:
         """The space of that name; a ``KeyError`` lists the names there are."""

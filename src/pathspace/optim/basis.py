@@ -27,7 +27,7 @@ from pathspace.optim.blocks import SIZE, Batch, Entries, Sheet, Side, Table, by_
 from pathspace.optim.carrying import carry
 from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
-from pathspace.optim.rules import Tensors
+from pathspace.optim.lists import Tensors, add_products_, by_row, is_on, settings_at
 from pathspace.optim.skeleton import rechosen, skeleton_of, training_skeleton
 from pathspace.signedlogs import log_product
 from pathspace.skeleton import Choice, Skeleton
@@ -57,7 +57,7 @@ class BasisSpace(Space):
         metric: Metric = "normalized",
         roots: Roots = "multiplicative",
         start: Start = "as_is",
-        bp_decay: float | tuple[float, float] = 0.0,
+        bp_decay: float | tuple[float | Tensor, float | Tensor] = 0.0,
     ) -> None:
         super().__init__(network)
         for name, value, allowed in (
@@ -70,11 +70,14 @@ class BasisSpace(Space):
                 known = " or ".join(f'"{one}"' for one in allowed)
                 raise ValueError(f"{name} must be {known}, not {value!r}")
         pair = bp_decay if isinstance(bp_decay, tuple) else (bp_decay, bp_decay)
-        if not all(value >= 0 for value in pair):
+        if not all(bool(torch.as_tensor(value >= 0).all()) for value in pair):
             raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
         self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
-        self.decay = (float(pair[0]), float(pair[1]))
-        self.taken = self.rechosen = self.limited = 0
+        self.decay = pair
+        self.decays = tuple(is_on(value) for value in pair)
+        self.taken = 0
+        self.rechosen: int | Tensor = 0
+        self.limited: int | Tensor = 0
         self.skeleton: Skeleton
         self.log_source = self.log_target = torch.zeros(0)
         self._trained: frozenset[str] | None = None
@@ -106,7 +109,7 @@ class BasisSpace(Space):
                 self._set_skeleton()
                 self._begin(relabel)
         self._sources, self._targets = by_end(sheets, "source"), by_end(sheets, "target")
-        if self.decay[0]:
+        if self.decays[0]:
             self._inner, self._outer = Table(sheets, self._sources), Table(sheets, self._on_paths())
         self._follow_skeleton()
 
@@ -118,10 +121,8 @@ class BasisSpace(Space):
             for leaf in sheet.leaves:
                 off = leaf.edge is None or leaf.edge.is_fixed
                 scales = leaf.scales("target")
-                scales = torch.full_like(scales, self.network.H + 1) if off else scales
-                parts.append(scales if sheet.single else scales.expand(leaf.rows, leaf.columns))
-            flat = [part.reshape(1, -1) for part in parts]
-            found.append(parts[0] if sheet.single else torch.cat(flat, 1))
+                parts.append(torch.full_like(scales, self.network.H + 1) if off else scales)
+            found.append(parts[0] if sheet.single else sheet.spread(parts))
         return found
 
     def _relabel(self) -> Tensor:
@@ -215,7 +216,7 @@ class BasisSpace(Space):
             self._group[rows[rows < size]] = self.sheets[place].group
         self._make_tables(owner, size)
         self._power = 0.0
-        self._rates_used: list[float] = []
+        self._rates_used: list[float | Tensor] = []
 
     def _make_tables(self, owner: Tensor, size: int) -> None:
         flows: list[Tensor | None] = []
@@ -224,7 +225,7 @@ class BasisSpace(Space):
             flows.append(None if sources is None else owner[sources])
             if sheet.single:
                 continue
-            zero = torch.zeros(1, sheet.columns, dtype=torch.long)
+            zero = torch.zeros(sheet.rows, sheet.columns, dtype=torch.long)
             flows[place] = (zero if sources is None else owner[sources]).clone()
             backs[place] = (zero if sources is None else sources).clone()
             found = targets[place]
@@ -268,7 +269,7 @@ class BasisSpace(Space):
 
     def prepare(self, step: Step) -> None:
         """Step the roots, and renew the factors of all other weights."""
-        if self.metric == "paper" or any(self.decay):
+        if self.metric == "paper" or any(self.decays):
             self._measure(step)
         change = self._ratio(step).to(self._logs.dtype)  # log(1/R)
         logs, own = self._logs, self._logs_of_roots
@@ -281,6 +282,8 @@ class BasisSpace(Space):
             self._power = power
             targets = (power * self.log_target).exp_()
             self._target.fill(torch.cat([targets, targets.new_zeros(1)]))
+        if step.resting is not None:
+            self._log_source_before = self.log_source.clone()
         self.log_source += by_unit
 
     def _measure(self, step: Step) -> None:
@@ -297,10 +300,12 @@ class BasisSpace(Space):
             self.log_source, self.log_target = -inner, norms / 2 - outer
             self._power = 0.0
         self.log_value = inner + outer
-        if self.decay[0]:
+        if self.decays[0]:
             self._inner.fill((2 * inner).exp())
             # The squares of the values of paths that end at a batch norm sum to 1 in any case.
-            outer = (2 * outer).exp() * ~self._read * self.decay[0]
+            outer = (2 * outer).exp() * ~self._read
+            if not by_row(self.decay[0]):  # else see `penalty`: the pinned scale is common to all
+                outer = outer * self.decay[0]
             self._outer.fill(torch.cat([outer, outer.new_zeros(1)]))
 
     def _log_norms(self, step: Step, log_source: Tensor) -> Tensor:
@@ -323,7 +328,7 @@ class BasisSpace(Space):
             self._revise((change >= 1)[self.owner], step)
             self.inspect(step)
             change = self._change(step)
-            self.limited += int((change >= 1).sum())
+            self.limited = self.limited + self._count(change >= 1)
             change = torch.where(change >= 1, 1 - math.exp(-_LIMIT), change)
         return -torch.log1p(-change)
 
@@ -338,8 +343,8 @@ class BasisSpace(Space):
             products = (self.old * self._gradients(self.old, step)).view(2, -1).to(slope.dtype)
             slope -= products[0]
             slope.index_add_(0, self.owner, products[1], alpha=-1)
-        if self.decay[1]:
-            slope -= 2 * self.decay[1] * self.log_value
+        if self.decays[1]:
+            slope -= 2 * self._by_unit(self.decay[1]) * self.log_value
         if step.linear:
             change = slope * self._per_slope(step)
         else:
@@ -351,9 +356,9 @@ class BasisSpace(Space):
 
     def _per_slope(self, step: Step) -> Tensor:
         """Minus the relative change of the roots' values per slope."""
-        rates = [float(group["lr"]) for group in step.groups]
         if self.roots == "multiplicative" and self.metric == "normalized":
-            if rates != self._rates_used:
+            rates = [group["lr"] if by_row(group["lr"]) else float(group["lr"]) for group in step.groups]
+            if not _same(rates, self._rates_used):
                 self._rates_used = rates
                 self._coefficient = -(self._he.square() * self._rates(step)).to(self._leaving)
             return self._coefficient
@@ -374,10 +379,22 @@ class BasisSpace(Space):
 
     def _rates(self, step: Step) -> Tensor | float:
         """The learning rates of the roots."""
-        rates = [float(group["lr"]) for group in step.groups]
+        rates = [group["lr"] for group in step.groups]
         if len(rates) == 1:
-            return rates[0]
+            return self._by_unit(rates[0])
         return torch.tensor(rates, dtype=torch.float64, device=self.device)[self._group]
+
+    def _count(self, units: Tensor) -> int | Tensor:
+        """How many units these are, for each network."""
+        if self.network.copies == 1:
+            return int(units.sum())
+        return torch.bincount(self.network.copy_of[units.cpu()], minlength=self.network.copies)
+
+    def _by_unit(self, number: float | Tensor) -> float | Tensor:
+        """A hyper-parameter; one per unit where there is one per network."""
+        if not isinstance(number, Tensor) or not by_row(number):
+            return float(number)
+        return number.double().to(self.device).view(-1)[self.network.copy_of.to(self.device)]
 
     def _blocked(self, step: Step) -> Tensor:
         """The roots of units that a parameter without gradient meets: these do not move."""
@@ -415,17 +432,23 @@ class BasisSpace(Space):
                     self.waiting.append((matrix, roots, state[name]))
                     self.waiting.append((matrix, free, slope.new_zeros(len(free))))
             group = step.group(self.sheets[place])
+            if self.network.copies > 1:
+                group = settings_at(group, self.network.copy_of[own.cpu()], slope)
+                group = {k: v.squeeze(1) if by_row(v) else v for k, v in group.items()}
             update[own] = step.rule.update([slope[own]], [state], group)[0]
         return update
 
     def penalty(self, batch: Batch, step: Step) -> Tensors | None:
         r"""The gradient of :math:`\frac{\lambda_1}{2}\|v_+\|^2`, :math:`\lambda_1 w_e (IO)^2`."""
-        if not self.decay[0]:
+        if not self.decays[0]:
             return None
         values: Tensors = batch.all_of(step.weights)
         for table in (self._inner, self._outer):
             if factors := batch.of(table.parts):
                 values = torch._foreach_mul(values, factors)
+        if by_row(self.decay[0]):
+            rows = batch.settings({"decay": self.decay[0]}, values[0])["decay"]
+            values = torch._foreach_mul(values, [rows])
         return values
 
     def finish(self, step: Step) -> None:
@@ -438,6 +461,9 @@ class BasisSpace(Space):
             for matrix, where, values in self.waiting:
                 matrix.view(-1)[where] = values.to(matrix)
         self.taken += 1
+        if step.resting is not None:
+            resting = step.resting[self.network.copy_of.to(self.device)]
+            self.log_source = torch.where(resting, self._log_source_before, self.log_source)
         if self.metric == "normalized" and self.taken % _EVERY == 0:
             drift = self.log_source + self.log_target
             if torch.linalg.vector_norm(drift, math.inf).item() > _DRIFT:
@@ -458,7 +484,7 @@ class BasisSpace(Space):
         if self.metric == "normalized":
             log_source = torch.where(units & self.has, -self.log_target, log_source)
         with carry(self, step):
-            self.rechosen += int((new.incoming != self.skeleton.incoming).sum())
+            self.rechosen = self.rechosen + self._count(new.incoming != self.skeleton.incoming)
             self.skeleton, self.log_source = new, log_source
             self._follow_skeleton()
 
@@ -500,17 +526,26 @@ _DRIFT = math.log(4)
 _EVERY = 4  # steps between two looks at the drift
 
 
+def _same(first: Sequence[float | Tensor], second: Sequence[float | Tensor]) -> bool:
+    """Whether rates are the same, number by number or tensor by tensor."""
+    return len(first) == len(second) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
+        for a, b in zip(first, second, strict=True)
+    )
+
+
 def _flow(weight: Tensor, gradient: Tensor, part: Tensor, group: dict[str, Any]) -> None:
     r"""Sum :math:`\delta_e w_e` over what leaves each unit, without a full-size temporary."""
-    decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
+    sign = -1.0 if group["maximize"] else 1.0
     rows = max(1, SIZE // max(weight.shape[1], 1))
     if part.shape == weight.shape:
         torch.mul(weight, gradient, out=part)
         if sign < 0:
             part.neg_()
-        if decay:
-            part.addcmul_(weight, weight, value=decay)
+        if is_on(group["weight_decay"]):
+            add_products_([part], [weight], [weight], group["weight_decay"])
         return
+    decay = float(group["weight_decay"])
     if part.shape[0] != 1 or weight.shape[0] <= rows:
         product = weight * gradient
         product = product.mul_(sign) if sign < 0 else product

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pathspace.network import Edge
+from pathspace.optim.lists import Group, settings_at
 from pathspace.weightgraph import WeightGraph
 
 SIZE = 2**18  # scalars in a block: 1 MB in float32, half of a common second-level cache
@@ -91,31 +92,32 @@ class Leaf:
 class Sheet:
     """What a step works on as one matrix: a leaf, or several small ones end to end in one row.
 
+    Where several networks lie side by side, all leaves are laid end to end, with one row for each
+    of the networks.
+
     Attributes:
         leaves: the leaves, of one group, dtype and device.
-        starts: where each begins in the row.
+        starts: where each begins in a row.
+        single: whether it is one leaf, whose rows are those of the sheet.
         weight: their values: a view of the parameter, or a copy (:attr:`is_copy`) where there are
             several, memory is not contiguous, or the dtype too coarse to step in.
     """
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: Sequence[Leaf], copies: int = 1) -> None:
         self.leaves = list(leaves)
         first = self.leaves[0]
         self.group, self.dtype, self.device = first.group, first.dtype, first.parameter.device
-        counts = [leaf.rows * leaf.columns for leaf in self.leaves]
-        self.starts = [sum(counts[:place]) for place in range(len(counts))]
-        self.rows, self.columns = (first.rows, first.columns) if self.single else (1, sum(counts))
+        self.single = len(self.leaves) == 1 and copies == 1
+        self.rows = first.rows if self.single else copies
+        self._counts = [leaf.rows * leaf.columns // max(self.rows, 1) for leaf in self.leaves]
+        self.starts = [sum(self._counts[:place]) for place in range(len(self._counts))]
+        self.columns = sum(self._counts)
         self._parameters = [leaf.parameter.detach() for leaf in self.leaves]
         self.weight = self.join(self._parameters)
         self.is_copy = self.weight.data_ptr() != first.parameter.data_ptr()
         self._views = self.split(self.weight)
         self.kept: dict[str, Tensor] = {}  # state, as matrices
         self._gradient: Tensor | None = None
-
-    @property
-    def single(self) -> bool:
-        """Whether it is one leaf."""
-        return len(self.leaves) == 1
 
     @property
     def name(self) -> str:
@@ -128,18 +130,18 @@ class Sheet:
             matrix = self.leaves[0].matrix(tensors[0])
             return matrix if matrix.dtype == self.dtype else matrix.to(self.dtype)
         parts = [
-            leaf.matrix(tensor).reshape(-1)
+            leaf.matrix(tensor).reshape(self.rows, -1)
             for leaf, tensor in zip(self.leaves, tensors, strict=True)
         ]
-        row = torch.cat(parts).view(1, -1)
-        return row if row.dtype == self.dtype else row.to(self.dtype)
+        matrix = side_by_side(parts)
+        matrix = torch.cat(parts, 1) if matrix is None else matrix
+        return matrix if matrix.dtype == self.dtype else matrix.to(self.dtype)
 
     def split(self, matrix: Tensor) -> list[Tensor]:
         """The parts of a matrix, as views of the parameters' shapes; inverse of :meth:`join`."""
         if self.single:
             return [self.leaves[0].unmatrix(matrix)]
-        counts = [leaf.rows * leaf.columns for leaf in self.leaves]
-        parts = matrix.view(-1).split(counts)
+        parts = matrix.split(self._counts, 1)
         return [leaf.unmatrix(part) for leaf, part in zip(self.leaves, parts, strict=True)]
 
     def gradient(self) -> Tensor | None:
@@ -169,27 +171,51 @@ class Sheet:
         """The scales at one end: broadcastable for a leaf, one per entry for several."""
         if self.single:
             return self.leaves[0].scales(side)
+        return self.spread([leaf.scales(side) for leaf in self.leaves])
+
+    def spread(self, factors: Sequence[Tensor]) -> Tensor:
+        """One factor per leaf, of which each broadcasts, as one entry per weight."""
         parts = [
-            leaf.scales(side).expand(leaf.rows, leaf.columns).reshape(-1) for leaf in self.leaves
+            factor.expand(leaf.rows, leaf.columns).reshape(self.rows, -1)
+            for leaf, factor in zip(self.leaves, factors, strict=True)
         ]
-        return torch.cat(parts).view(1, -1)
+        return torch.cat(parts, 1)
+
+    def place(self, number: int, places: Tensor) -> Tensor:
+        """Places in the matrix of a leaf as places in that of the sheet."""
+        count = self._counts[number]
+        return places // count * self.columns + self.starts[number] + places % count
 
 
-def lay_out(leaves: Iterable[tuple[Leaf, object]]) -> list[Sheet]:
+def side_by_side(parts: Sequence[Tensor]) -> Tensor | None:
+    """The matrix whose columns these matrices are, if they lie so in memory."""
+    first, columns, start = parts[0], 0, parts[0].data_ptr()
+    for part in parts:
+        if part.stride() != first.stride() or part.data_ptr() != start + columns * part.itemsize:
+            return None
+        columns += part.shape[1]
+    if first.stride(1) != 1 or columns > first.stride(0):
+        return None
+    return first.as_strided((len(first), columns), first.stride())
+
+
+def lay_out(leaves: Iterable[tuple[Leaf, object]], copies: int = 1) -> list[Sheet]:
     """Put small leaves end to end, as far as they have a common group, dtype, device and key."""
     sheets: list[list[Leaf]] = []
     unfilled: dict[object, list[Leaf]] = {}
     for leaf, key in leaves:
-        if leaf.parameter.numel() >= SMALL or leaf.parameter.device.type != "cpu":
+        is_small = leaf.parameter.numel() < SMALL and leaf.parameter.device.type == "cpu"
+        if copies == 1 and not is_small:
             sheets.append([leaf])
             continue
         whole = (leaf.group, leaf.dtype, leaf.parameter.dtype, key)
         members = unfilled.get(whole)
-        if members is None or sum(one.parameter.numel() for one in members) >= SIZE:
+        full = copies == 1 and members and sum(m.parameter.numel() for m in members) >= SIZE
+        if members is None or full:
             members = unfilled[whole] = []
             sheets.append(members)
         members.append(leaf)
-    return [Sheet(members) for members in sheets]
+    return [Sheet(members, copies) for members in sheets]
 
 
 class Table:
@@ -286,6 +312,11 @@ class Batch:
             for block, matrix in zip(self.blocks, found, strict=True)
         ]
 
+    def settings(self, group: Group, like: Tensor) -> Group:
+        """The hyper-parameters of the blocks; where they differ by row, there is one block."""
+        block = self.blocks[0]
+        return settings_at(group, slice(block.start, block.stop), like)
+
     def all_of(self, matrices: Sequence[Tensor | None]) -> list[Tensor]:
         """The rows of the blocks; all matrices must be there."""
         return [block.of(_present(matrices[block.place])) for block in self.blocks]
@@ -330,18 +361,17 @@ class Entries:
         self.size = len(numbers)
         self.device = sheets[0].device if sheets else torch.device("cpu")
         homes = {
-            leaf.name: (place, leaf, start)
+            leaf.name: (place, leaf, number)
             for place, sheet in enumerate(sheets)
-            for leaf, start in zip(sheet.leaves, sheet.starts, strict=True)
+            for number, leaf in enumerate(sheet.leaves)
         }
         owner = torch.searchsorted(graph.start, numbers, right=True) - 1
         found: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for k in torch.unique(owner[numbers >= 0]).tolist():
-            place, leaf, start = homes[graph.edges[k].parameter]
+            place, leaf, number = homes[graph.edges[k].parameter]
             rows = ((owner == k) & (numbers >= 0)).nonzero().squeeze(1)
-            found.setdefault(place, []).append(
-                (rows, start + leaf.index(numbers[rows] - graph.start[k]))
-            )
+            where = leaf.index(numbers[rows] - graph.start[k])
+            found.setdefault(place, []).append((rows, sheets[place].place(number, where)))
         self.parts: list[tuple[int, Tensor, Tensor]] = []
         for place, pairs in found.items():
             rows, where = (torch.cat(column).to(self.device) for column in zip(*pairs, strict=True))

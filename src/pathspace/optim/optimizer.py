@@ -27,7 +27,8 @@ from torch._compile import _disable_dynamo
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
 from pathspace.optim.blocks import SIZE, Batch, Leaf, Sheet, cut, lay_out
-from pathspace.optim.rules import Group, Rule, State, Tensors, is_linear
+from pathspace.optim.lists import Group, Tensors, add_, add_products_, is_on, plus, settings_of
+from pathspace.optim.rules import Rule, State, is_linear
 
 
 class Space(ABC):
@@ -95,6 +96,37 @@ class Step:
         self.states: list[State] = [{} for _ in sheets]
         self.weights = [sheet.weight for sheet in sheets]
         self.gradients: list[Tensor | None] = [None] * len(sheets)
+        self.resting: Tensor | None = None
+        self._held: list[tuple[Tensor, Tensor]] = []
+
+    def rest(self, copies: int) -> bool:
+        """Let those of several networks rest whose gradients are not finite; if not all are such.
+
+        Their gradients become 0, and :meth:`release` undoes what the step does to them.
+        """
+        bad = torch.zeros(copies, dtype=torch.bool, device=self.weights[0].device)
+        for weight, gradient in zip(self.weights, self.gradients, strict=True):
+            if gradient is not None and copies > 1:
+                finite = gradient.sum(1).isfinite() & (weight * gradient).sum(1).isfinite()
+                bad |= ~finite
+        if copies == 1 or bool(bad.all()):
+            return False
+        self.resting = bad
+        for place, gradient in enumerate(self.gradients):
+            if gradient is not None:
+                self.gradients[place] = gradient.masked_fill(bad[:, None], 0.0)
+        return True
+
+    def hold(self) -> None:
+        """Remember weights and states of the networks that rest."""
+        if self.resting is not None:
+            states = [m for state in self.states for name, m in state.items() if name != "step"]
+            self._held = [(matrix, matrix[self.resting]) for matrix in (*self.weights, *states)]
+
+    def release(self) -> None:
+        """Give the networks that rest what they had."""
+        for matrix, rows in self._held:
+            matrix[self.resting] = rows
 
     def group(self, sheet: Sheet) -> Group:
         """The hyper-parameters of a sheet."""
@@ -108,7 +140,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     Attributes:
         network: the traced network.
-        skipped: number of steps that were not taken because a gradient was not finite.
+        skipped: number of steps that were not taken because a gradient was not finite; one number
+            per network where several lie side by side.
     """
 
     kind: ClassVar[str]  # a wrapper may derive a class of another name: its state is the same
@@ -136,7 +169,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
             )
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", not {nonfinite!r}')
-        self.network, self.nonfinite, self.skipped = network, nonfinite, 0
+        self.network, self.nonfinite = network, nonfinite
+        self.skipped: int | Tensor = 0
         self._sheets: list[Sheet] = []
         self._signature: list[Any] = []
         self._room: dict[torch.dtype, Tensor] = {}
@@ -154,7 +188,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         """Add a group, as in torch; its settings are checked."""
         super().add_param_group(param_group)
         try:
-            self.rule.check(self.param_groups[-1])
+            for copy_number in range(self.network.copies):
+                self.rule.check(settings_of(self.param_groups[-1], copy_number))
         except ValueError:
             self.param_groups.pop()
             raise
@@ -191,15 +226,20 @@ class InvariantOptimizer(torch.optim.Optimizer):
         for sheet in sheets:
             sheet.load()
         if not (_finite(step, self.space.seen) and self.space.inspect(step)):
-            self._not_finite(step)
-            return None
+            if not step.rest(self.network.copies):
+                self._not_finite(step)
+                return None
+            self.skipped = self.skipped + step.resting
+            self.space.inspect(step)
         self._advance(step, is_compiled)
+        step.hold()
         self.space.prepare(step)
         return step
 
     def _end(self, step: Step) -> None:
         """Finish the step."""
         self.space.finish(step)
+        step.release()
         for sheet in step.sheets:
             sheet.store()
 
@@ -207,13 +247,16 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     def _update(self, batch: Batch, step: Step) -> None:
         """Step the weights of one batch of blocks."""
-        space, group = self.space, self.param_groups[batch.group]
+        space = self.space
         given = [block for block in batch.blocks if step.gradients[block.place] is not None]
         if not given:
             return
         if len(given) < len(batch.blocks):
             batch = Batch(batch.group, batch.dtype, given)
         weights = batch.all_of(step.weights)
+        group = self.param_groups[batch.group]
+        if self.network.copies > 1:
+            group = batch.settings(group, weights[0])
         gradients: Tensors = batch.all_of(step.gradients)
         source, target = batch.of(space.source), batch.of(space.target)
         if source is None and target is not None and target[0].shape[1] > 1:
@@ -235,9 +278,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if isinstance(rate, Tensor) and torch.compiler.is_compiling():  # see _advance
             updates, rate = torch._foreach_mul(updates, rate), 1.0
         if source is None:
-            torch._foreach_add_(weights, updates, alpha=-float(rate))
+            add_(weights, updates, -rate)
         else:
-            torch._foreach_addcmul_(weights, updates, source, -float(rate))
+            add_products_(weights, updates, source, -rate)
         if back := batch.of(space.back):
             torch._foreach_mul_(weights, back)
 
@@ -265,7 +308,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if signature != self._signature:
             self._signature = signature
             leaves = self._make_leaves()
-            self._sheets = lay_out((leaf, self._kind(leaf)) for leaf in leaves)
+            kinds = [self._kind(leaf) for leaf in leaves]
+            self._sheets = lay_out(zip(leaves, kinds, strict=True), self.network.copies)
             self._batches = cut(self._sheets)
             self.space.arrange(self._sheets)
         return self._sheets
@@ -338,7 +382,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         for buffer in self.rule.buffers(self.param_groups[sheet.group]):
             name = buffer.name
             if name not in states[0]:
-                matrix = torch.full_like(sheet.weight, buffer.initial)
+                matrix = torch.zeros_like(sheet.weight).add_(buffer.initial)
             else:
                 matrix = sheet.kept.get(name, sheet.weight)
             views = sheet.split(matrix)
@@ -370,7 +414,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         message = f"{where} is not finite; the step was not taken and no weight has changed"
         if self.nonfinite == "raise":
             raise FloatingPointError(message)
-        if self.skipped == 1:
+        if self.network.copies == 1 and self.skipped == 1:
             message += " (said once; `skipped` counts)"
             warnings.warn(message, RuntimeWarning, stacklevel=_caller())
 
@@ -443,8 +487,8 @@ def _complete(gradients: Tensors, weights: Tensors, group: Group) -> Tensors:
     """The gradients with their sign and the weight decay of the group."""
     if group["maximize"]:
         gradients = torch._foreach_neg(gradients)
-    if group["weight_decay"]:
-        gradients = torch._foreach_add(gradients, weights, alpha=float(group["weight_decay"]))
+    if is_on(group["weight_decay"]):
+        gradients = plus(gradients, weights, group["weight_decay"])
     return gradients
 
 

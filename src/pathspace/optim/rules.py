@@ -14,9 +14,18 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-Group = dict[str, Any]
+from pathspace.optim.lists import (
+    Group,
+    Tensors,
+    add_products_,
+    approach_,
+    increase_,
+    is_on,
+    multiply_,
+    plus,
+)
+
 State = dict[str, Any]
-Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 class Rule(Protocol):
@@ -84,23 +93,23 @@ class Momentum:
 
     def buffers(self, group: Group) -> tuple[Buffer, ...]:
         """One average of gradients, if there is momentum."""
-        return (Buffer("momentum_buffer"),) if group["momentum"] else ()
+        return (Buffer("momentum_buffer"),) if is_on(group["momentum"]) else ()
 
     def update(self, gradients: Tensors, states: Sequence[State], group: Group) -> Tensors:
         """Advance the averages."""
-        if not group["momentum"]:
+        if not is_on(group["momentum"]):
             return gradients
         averages = [state["momentum_buffer"] for state in states]
-        torch._foreach_mul_(averages, group["momentum"])
-        kept = 1 - group["dampening"]
-        if kept == 1:
+        multiply_(averages, group["momentum"])
+        if not is_on(group["dampening"]):
             torch._foreach_add_(averages, gradients)
         else:
+            kept = 1 - group["dampening"]
             is_first = [1 / state["step"] // 1 for state in states]  # 1 at the first step, then 0
             weights = [kept + (1 - kept) * first for first in is_first]
             torch._foreach_add_(averages, torch._foreach_mul(gradients, weights))
         if group["nesterov"]:
-            return torch._foreach_add(gradients, averages, alpha=group["momentum"])
+            return plus(gradients, averages, group["momentum"])
         return averages
 
 
@@ -129,8 +138,8 @@ class Adagrad:
         sums = [state["sum"] for state in states]
         torch._foreach_addcmul_(sums, gradients, gradients)
         sizes = torch._foreach_sqrt(sums)
-        torch._foreach_add_(sizes, group["eps"])
-        if group["lr_decay"]:
+        increase_(sizes, group["eps"])
+        if is_on(group["lr_decay"]):
             later = [1 + (state["step"] - 1) * group["lr_decay"] for state in states]
             torch._foreach_mul_(sizes, later)
         return torch._foreach_div(gradients, sizes)
@@ -166,9 +175,9 @@ class Adam:
         beta1, beta2 = group["betas"]
         first = [state["exp_avg"] for state in states]
         second = [state["exp_avg_sq"] for state in states]
-        torch._foreach_lerp_(first, list(gradients), 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        approach_(first, gradients, 1 - beta1)
+        multiply_(second, beta2)
+        add_products_(second, gradients, gradients, 1 - beta2)
         if group["amsgrad"]:
             largest = [state["max_exp_avg_sq"] for state in states]
             torch._foreach_maximum_(largest, second)
@@ -176,12 +185,12 @@ class Adam:
         steps = [state["step"] for state in states]
         sizes = torch._foreach_sqrt(second)
         torch._foreach_div_(sizes, [(1 - _power(beta2, step)) ** 0.5 for step in steps])
-        torch._foreach_add_(sizes, group["eps"])
+        increase_(sizes, group["eps"])
         torch._foreach_mul_(sizes, [1 - _power(beta1, step) for step in steps])
         return torch._foreach_div(first, sizes)
 
 
-def _power(base: float, step: Any) -> Any:
+def _power(base: Any, step: Any) -> Any:
     """A power; a compiler would round the base of a tensor's power to float32."""
     return step.new_full((), base) ** step if isinstance(step, Tensor) else base**step
 

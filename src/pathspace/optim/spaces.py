@@ -21,6 +21,28 @@ from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
 
 
+class WeightSpace(Space):
+    """The weights themselves: every rule is the plain one, and nothing is looked at."""
+
+    def __repr__(self) -> str:
+        return "weights"
+
+    def arrange(self, sheets: Sequence[Sheet]) -> None:
+        """No factors."""
+        self.source = self.target = self.back = [None] * len(sheets)
+        self.seen = [True] * len(sheets)
+
+    def prepare(self, step: Step) -> None:
+        """Nothing to renew."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to remember."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
+
 class DiagonalSpace(Space):
     """Weights, each divided by a factor that is measured anew every k-th step."""
 
@@ -112,13 +134,8 @@ class PathSpace(DiagonalSpace):
             if sheet.single:
                 found.append(_two(parts[0]))
                 continue
-            rows = []
-            for leaf, factors in zip(sheet.leaves, parts, strict=True):
-                whole = torch.ones(1, 1, dtype=leaf.dtype, device=sheet.device)
-                for factor in factors:
-                    whole = whole * factor
-                rows.append(whole.expand(leaf.rows, leaf.columns).reshape(1, -1))
-            found.append((torch.cat(rows, 1), None))
+            one = torch.ones(1, 1, dtype=sheet.dtype, device=sheet.device)
+            found.append((sheet.spread([math.prod(part, start=one) for part in parts]), None))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
     def _factors(

@@ -142,11 +142,21 @@ def _check_parameters(model: nn.Module) -> None:
     for sharing in by_storage.values():
         sharing.sort(key=lambda entry: entry[1].storage_offset())
         for (name, one), (other, two) in itertools.pairwise(sharing):
-            if one.storage_offset() + _extent(one) > two.storage_offset():
+            if _overlap(one, two):
                 raise TraceError(
                     f"`{name}` and `{other}` are two parameters in the same memory; make them one "
                     f"parameter under two names, e.g. model.{other} = model.{name}"
                 )
+
+
+def _overlap(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of one storage, given in its order, have an entry in common."""
+    gap = two.storage_offset() - one.storage_offset()
+    if gap >= _extent(one):
+        return False
+    taken = torch.zeros(max(_extent(one), gap + _extent(two)), dtype=torch.bool)
+    taken.as_strided(one.shape, one.stride()).fill_(True)
+    return bool(taken.as_strided(two.shape, two.stride(), gap).any())
 
 
 def _extent(tensor: Tensor) -> int:
