@@ -357,7 +357,9 @@ class BasisSpace(Space):
     def _per_slope(self, step: Step) -> Tensor:
         """Minus the relative change of the roots' values per slope."""
         if self.roots == "multiplicative" and self.metric == "normalized":
-            rates = [group["lr"] if by_row(group["lr"]) else float(group["lr"]) for group in step.groups]
+            rates = [
+                group["lr"] if by_row(group["lr"]) else float(group["lr"]) for group in step.groups
+            ]
             if not _same(rates, self._rates_used):
                 self._rates_used = rates
                 self._coefficient = -(self._he.square() * self._rates(step)).to(self._leaving)

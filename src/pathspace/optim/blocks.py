@@ -107,7 +107,7 @@ class Sheet:
         self.leaves = list(leaves)
         first = self.leaves[0]
         self.group, self.dtype, self.device = first.group, first.dtype, first.parameter.device
-        self.single = len(self.leaves) == 1 and copies == 1
+        self.copies, self.single = copies, len(self.leaves) == 1 and copies == 1
         self.rows = first.rows if self.single else copies
         self._counts = [leaf.rows * leaf.columns // max(self.rows, 1) for leaf in self.leaves]
         self.starts = [sum(self._counts[:place]) for place in range(len(self._counts))]
@@ -225,6 +225,7 @@ class Table:
         parts: by sheet, a factor that broadcasts against the matrix; ``None`` where there is none.
         index: by dtype, the scales in the order of memory.
         memory: by dtype, what the parts are views of.
+        repeated: in place of an index, where networks lie side by side.
     """
 
     def __init__(self, sheets: Sequence[Sheet], indices: Sequence[Tensor | None]) -> None:
@@ -232,6 +233,7 @@ class Table:
         self.starts = [0] * len(sheets)
         self.index: dict[torch.dtype, Tensor] = {}
         self.memory: dict[torch.dtype, Tensor] = {}
+        self.repeated: list[tuple[torch.dtype, Repeated]] = []
         for dtype in {sheet.dtype for sheet in sheets}:
             places = [
                 place
@@ -242,20 +244,26 @@ class Table:
                 continue
             found = [_present(indices[place]) for place in places]
             device = sheets[places[0]].device
-            self.index[dtype] = torch.cat([index.reshape(-1) for index in found]).to(device)
-            memory = torch.ones(len(self.index[dtype]), dtype=dtype, device=device)
+            count = sum(index.numel() for index in found)
+            memory = torch.ones(count, dtype=dtype, device=device)
             self.memory[dtype] = memory
             start = 0
             for place, index in zip(places, found, strict=True):
-                self.parts[place] = memory[start : start + index.numel()].view(index.shape)
-                self.starts[place] = start
+                part = memory[start : start + index.numel()].view(index.shape)
+                self.parts[place], self.starts[place] = part, start
                 start += index.numel()
+                if sheets[place].copies > 1:
+                    self.repeated.append((dtype, Repeated(sheets[place], index, part)))
+            if not self.repeated:
+                self.index[dtype] = torch.cat([index.reshape(-1) for index in found]).to(device)
 
     def fill(self, by_scale: Tensor) -> None:
         """Write the numbers of all scales."""
         for dtype, index in self.index.items():
             numbers = by_scale if by_scale.dtype == dtype else by_scale.to(dtype)
             torch.index_select(numbers, 0, index, out=self.memory[dtype])
+        for dtype, repeated in self.repeated:
+            repeated.fill(by_scale.to(dtype))
 
     def sum_into(self, total: Tensor) -> Tensor:
         """Sum what was written into the parts by scale."""
@@ -263,7 +271,55 @@ class Table:
         for dtype, index in self.index.items():
             memory = self.memory[dtype]
             total.scatter_add_(0, index, memory if dtype == total.dtype else memory.to(total.dtype))
+        for _, repeated in self.repeated:
+            repeated.sum_into(total)
         return total
+
+
+class Repeated:
+    """The scales along a sheet of several networks: the same along an axis, with few exceptions.
+
+    A weight of shape (T, O, I) has sources (T, 1, I) and targets (T, O, 1), but for the entries of
+    skeleton weights. So little has to be looked up.
+    """
+
+    def __init__(self, sheet: Sheet, index: Tensor, part: Tensor) -> None:
+        self.device, self._flat = part.device, part.view(-1)
+        self._views: list[tuple[Tensor, Tensor, int]] = []
+        rule = torch.empty_like(index)
+        for found, base, view in zip(
+            sheet.split(index), sheet.split(rule), sheet.split(part), strict=True
+        ):
+            axis, common = min(
+                (_common(found, axis) for axis in range(1, found.dim())),
+                key=lambda pair: int((pair[1] != found).sum()),
+            )
+            base.copy_(common)
+            self._views.append((view, common.to(self.device), axis))
+        self._where = (index != rule).view(-1).nonzero().squeeze(1).to(self.device)
+        self._own = index.view(-1)[self._where.cpu()].to(self.device)
+        self._wrong = rule.view(-1)[self._where.cpu()].to(self.device)
+
+    def fill(self, numbers: Tensor) -> None:
+        """Write the numbers of all scales."""
+        for view, common, _ in self._views:
+            view.copy_(numbers[common])
+        self._flat.index_copy_(0, self._where, numbers[self._own])
+
+    def sum_into(self, total: Tensor) -> None:
+        """Add what was written to the sums by scale."""
+        for view, common, axis in self._views:
+            found = view if common.shape == view.shape else view.sum(axis, keepdim=True)
+            total.index_add_(0, common.reshape(-1), found.reshape(-1).to(total.dtype))
+        values = self._flat.index_select(0, self._where).to(total.dtype)
+        total.index_add_(0, self._own, values).index_add_(0, self._wrong, values, alpha=-1)
+
+
+def _common(index: Tensor, axis: int) -> tuple[int, Tensor]:
+    """What most entries along an axis are, going by the first three; all of them on a vector."""
+    if index.dim() < 3 or index.shape[axis] < 3:
+        return axis, index
+    return axis, index.narrow(axis, 0, 3).median(axis, keepdim=True).values
 
 
 def by_end(sheets: Sequence[Sheet], side: Side) -> list[Tensor | None]:

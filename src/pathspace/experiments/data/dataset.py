@@ -94,12 +94,16 @@ class Split:
                 strict=True,
             )
             return
-        order = torch.randperm(len(self), generator=generator, device=generator.device)[:end]
-        for index in order.to(self.targets.device).split(batch_size):
+        for index in self.order(generator)[:end].split(batch_size):
             inputs = self.inputs.index_select(0, index)
             if augment is not None:
                 inputs = augment(inputs, generator)
             yield inputs, self.targets.index_select(0, index)
+
+    def order(self, generator: Generator) -> Tensor:
+        """The samples in the random order of one epoch, by number."""
+        order = torch.randperm(len(self), generator=generator, device=generator.device)
+        return order.to(self.targets.device)
 
     def loader(self, batch_size: int) -> Loader:
         """The batches in order, as often as one asks: data for a measurement.

@@ -8,7 +8,7 @@ products, which is fast.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,13 @@ class StackedLinear(nn.Module):
             return torch.bmm(x, weight)
         return torch.baddbmm(self.bias.unsqueeze(1), x, weight)
 
+    def back(self, slope: Tensor, x: Tensor, y: Tensor, last: bool) -> Tensor:
+        """The slope of the loss by the input, from that by the output; sets the gradients."""
+        torch.bmm(slope.transpose(1, 2), x, out=_gradient(self.weight))
+        if self.bias is not None:
+            torch.sum(slope, 1, out=_gradient(self.bias))
+        return slope if last else torch.bmm(slope, self.weight)
+
 
 class StackedDropout(nn.Module):
     """Dropout that draws the numbers of each network from a generator of its own.
@@ -59,10 +66,14 @@ class StackedDropout(nn.Module):
     def run(self, x: Tensor) -> Tensor:
         """(T, B, O) to the same, with units dropped."""
         kept = 1 - self.probability
-        noise = torch.empty_like(x)
-        for part, generator in zip(noise, self.generators, strict=True):
+        self._noise = torch.empty_like(x)
+        for part, generator in zip(self._noise, self.generators, strict=True):
             part.bernoulli_(kept, generator=generator)
-        return x * noise.div_(kept)
+        return x * self._noise.div_(kept)
+
+    def back(self, slope: Tensor, x: Tensor, y: Tensor, last: bool) -> Tensor:
+        """As of what was drawn last."""
+        return slope.mul_(self._noise)
 
 
 class StackedReLU(nn.ReLU):
@@ -71,6 +82,10 @@ class StackedReLU(nn.ReLU):
     def run(self, x: Tensor) -> Tensor:
         """Element by element."""
         return F.relu(x)
+
+    def back(self, slope: Tensor, x: Tensor, y: Tensor, last: bool) -> Tensor:
+        """0 where the unit is off."""
+        return torch.ops.aten.threshold_backward(slope, y, 0.0)
 
 
 Stacked = StackedLinear | StackedDropout | StackedReLU
@@ -133,6 +148,33 @@ class Stack(nn.Module):
             x = layer.run(x)
         return x
 
+    @torch.no_grad()
+    def gradients(self, x: Tensor, losses: Callable[[Tensor], Tensor]) -> Tensor:
+        """Set the gradients of the sum of all losses.
+
+        One pass forwards and one back in closed form: on networks this small, recording a graph
+        would cost as much as the arithmetic.
+
+        Args:
+            x: (T, B, I) inputs.
+            losses: of the outputs (T, B, O), one per network.
+
+        Returns:
+            (T,) the losses.
+        """
+        steps = []
+        for layer in self.layers:
+            y = layer.run(x)
+            steps.append((layer, x, y))
+            x = y
+        with torch.enable_grad():
+            outputs = x.requires_grad_()
+            found = losses(outputs)
+            (slope,) = torch.autograd.grad(found.sum(), outputs)
+        for number, (layer, inner, outer) in reversed(list(enumerate(steps))):
+            slope = layer.back(slope, inner, outer, number == 0)
+        return found.detach()
+
     def set_generators(self, generators: Sequence[Generator]) -> None:
         """Where dropout draws from, one per network."""
         for layer in self.layers:
@@ -146,6 +188,13 @@ class Stack(nn.Module):
         network = trace(self, example)
         edges = tuple(map(_compact, network.edges))
         return dataclasses.replace(network, edges=edges, copies=self.copies)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    """Where the gradient of a parameter is to be written."""
+    if parameter.grad is None:
+        parameter.grad = torch.empty(parameter.shape, dtype=parameter.dtype)
+    return parameter.grad
 
 
 def flat(model: nn.Module) -> list[nn.Module]:

@@ -43,6 +43,13 @@ class Correspondence:
         self._starts, self._stacked_starts = _starts(theirs, single), _starts(ours, stacked)
         self._counts = torch.tensor([edge.count for edge in theirs])
 
+    def spread(self, rows: Tensor, pinned: float = 0) -> Tensor:
+        """(T, H+1) by scale of single networks, as one by scale of the stack."""
+        size = int(self.scales.max()) + 1
+        spread = rows.new_zeros(size).scatter(0, self.scales.reshape(-1), rows.reshape(-1))
+        spread[0] = pinned
+        return spread
+
     def join_numbers(self, numbers: Tensor) -> Tensor:
         """(T, n) numbers of weights in single networks, -1 for none, as numbers in the stack."""
         k = _last_before(numbers, self._starts)
@@ -118,15 +125,10 @@ def _join_space(
     if isinstance(space, BasisSpace):
         assert relation is not None
         for name in UNITS:
-            rows = torch.stack([one[name].cpu() for one in held])
-            joined = torch.zeros(space.network.H + 1, dtype=rows.dtype)
-            state[name] = joined.scatter(0, relation.scales.reshape(-1), rows.reshape(-1))
+            state[name] = relation.spread(torch.stack([one[name].cpu() for one in held]))
         for name in EDGES:
             rows = relation.join_numbers(torch.stack([one[name] for one in held]))
-            joined = torch.full((space.network.H + 1,), -1)
-            joined = joined.scatter(0, relation.scales.reshape(-1), rows.reshape(-1))
-            joined[0] = -1
-            state[name] = joined
+            state[name] = relation.spread(rows, -1)
         for name in COUNTS:
             state[name] = torch.tensor([int(one[name]) for one in held])
     return state

@@ -18,7 +18,9 @@ KNEE = -11.0  # where the truncated softmax leaves the exponential
 WIDTH = 2.0  # and how much further down it reaches zero
 
 
-def truncated_softmax(scores: Tensor, targets: Tensor) -> Tensor:
+def truncated_softmax(
+    scores: Tensor, targets: Tensor, reduction: Literal["mean", "none"] = "mean"
+) -> Tensor:
     r"""Cross-entropy that is exactly zero once every margin exceeds 13.
 
     .. math::
@@ -34,9 +36,10 @@ def truncated_softmax(scores: Tensor, targets: Tensor) -> Tensor:
     Args:
         scores: (B, k).
         targets: (B,), classes.
+        reduction: the mean over the batch, or nothing.
 
     Returns:
-        The mean over the batch.
+        A scalar, or (B,) losses.
 
     Example:
         >>> targets = torch.tensor([0])
@@ -56,7 +59,8 @@ def truncated_softmax(scores: Tensor, targets: Tensor) -> Tensor:
     # 1 where it is not used: the slope of a logarithm at 0 would make the gradient NaN.
     root = ((x - (KNEE - WIDTH)) / WIDTH).masked_fill(exponential | zero, 1.0)
     log_f = torch.where(exponential, x, (KNEE + 2 * root.log()).masked_fill(zero, -math.inf))
-    return log_f.logsumexp(1).mean()
+    losses = log_f.logsumexp(1)
+    return losses.mean() if reduction == "mean" else losses
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
