@@ -148,7 +148,7 @@ def resolve(spec: str) -> Entry:
 
 
 def _perceptron(match: re.Match[str]) -> Entry:
-    batch_norm = match["batch_norm"] is not None
+    batch_norm, bias = match["batch_norm"] is not None, match["no_bias"] is None
     widths = _integers(match["argument"] or "")
     if len(widths) < 2:
         family = match[0].partition(":")[0]
@@ -158,10 +158,12 @@ def _perceptron(match: re.Match[str]) -> Entry:
         )
     return Entry(
         name=match[0],
-        pattern="mlp[-bn]:<width>-<width>[-<width>...]",
-        builder=partial(mlp, widths, batch_norm=batch_norm),
+        pattern="mlp[-bn][-nobias]:<width>-<width>[-<width>...]",
+        builder=partial(mlp, widths, batch_norm=batch_norm, bias=bias),
         inputs=(Input((widths[0],)),),
-        description=f"perceptron of {len(widths) - 1} layers" + ", batch norm" * batch_norm,
+        description=f"perceptron of {len(widths) - 1} layers"
+        + ", batch norm" * batch_norm
+        + ", no biases" * (not bias),
     )
 
 
@@ -220,7 +222,7 @@ def _image_model(name: str, builder: Callable[..., nn.Module], description: str)
 
 
 FAMILIES: dict[str, Callable[[re.Match[str]], Entry]] = {
-    r"mlp(?P<batch_norm>-bn)?(:(?P<argument>.*))?": _perceptron,
+    r"mlp(?P<batch_norm>-bn)?(?P<no_bias>-nobias)?(:(?P<argument>.*))?": _perceptron,
     r"(?P<kind>plainnet|resnet)(?P<depth>\d+)(?P<suffixes>(-.*)?)": _residual,
     r"ncf(:(?P<argument>.*))?": _collaborative,
 }
@@ -228,6 +230,7 @@ FAMILIES: dict[str, Callable[[re.Match[str]], Entry]] = {
 MEMBERS = (
     "mlp:784-64-64-10",
     "mlp-bn:784-64-64-10",
+    "mlp-nobias:784-64-64-10",
     "plainnet8-thin",
     "plainnet20-nobn",
     "plainnet34",
