@@ -25,9 +25,9 @@ from pathspace.basis import _follow
 from pathspace.network import Network
 from pathspace.optim.blocks import SIZE, Batch, Entries, Sheet, Side, Table, by_end
 from pathspace.optim.carrying import carry
+from pathspace.optim.lists import Tensors, add_products_, by_row, is_on, settings_at
 from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
-from pathspace.optim.lists import Tensors, add_products_, by_row, is_on, settings_at
 from pathspace.optim.skeleton import rechosen, skeleton_of, training_skeleton
 from pathspace.signedlogs import log_product
 from pathspace.skeleton import Choice, Skeleton

@@ -133,8 +133,8 @@ class Sheet:
             leaf.matrix(tensor).reshape(self.rows, -1)
             for leaf, tensor in zip(self.leaves, tensors, strict=True)
         ]
-        matrix = side_by_side(parts)
-        matrix = torch.cat(parts, 1) if matrix is None else matrix
+        whole = side_by_side(parts)
+        matrix = torch.cat(parts, 1) if whole is None else whole
         return matrix if matrix.dtype == self.dtype else matrix.to(self.dtype)
 
     def split(self, matrix: Tensor) -> list[Tensor]:

@@ -229,6 +229,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             if not step.rest(self.network.copies):
                 self._not_finite(step)
                 return None
+            assert step.resting is not None
             self.skipped = self.skipped + step.resting
             self.space.inspect(step)
         self._advance(step, is_compiled)

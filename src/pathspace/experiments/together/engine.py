@@ -31,6 +31,7 @@ from pathspace.experiments.training.engine import (
     conclude,
     interruption,
     take_up,
+    written,
 )
 from pathspace.experiments.training.interruption import Interruption, Watch, watching
 from pathspace.experiments.training.places import Memory, Place, claimed
@@ -96,7 +97,8 @@ def train_together(
         if members:
             _run(members, reporter, watch, checkpoint_every)
     for member in members:
-        outcomes[member.trial.key] = member.outcome
+        found = member.outcome if store is None else written(store, member.trial)
+        outcomes[member.trial.key] = found
     return [outcomes[trial.key] for trial in trials]
 
 

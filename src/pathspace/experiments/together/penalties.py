@@ -65,8 +65,8 @@ class StackedPenalty:
             for name, unit in (("lam1", (1.0, 0.0)), ("lam2", (0.0, 1.0))):
                 rates = rows_of([getattr(penalty, name) for penalty in penalties])
                 if isinstance(rates, Tensor) or rates:
-                    part = BasisPathPenalty(network, *unit, skeleton, exact=first.exact)
-                    self.parts.append((part, rates))
+                    whole = BasisPathPenalty(network, *unit, skeleton, exact=first.exact)
+                    self.parts.append((whole, rates))
         elif isinstance(first, PathNormPenalty):
             rates = rows_of([p.lam for p in penalties if isinstance(p, PathNormPenalty)])
             part = PathNormPenalty(network, 1.0, first.p, biases=first.biases)

@@ -125,7 +125,8 @@ class Stack(nn.Module):
             stop = start + column[0].numel()
             views.append(matrix[:, start:stop].view(column.shape).copy_(column))
             start = stop
-        self.copies, self.layers = len(models), nn.ModuleList()
+        self.copies = len(models)
+        self.layers: list[Stacked] = []
         given = iter(views)
         for layer in flat(models[0]):
             if isinstance(layer, nn.Linear):
@@ -135,6 +136,9 @@ class Stack(nn.Module):
                 self.layers.append(StackedDropout(layer.p))
             elif isinstance(layer, nn.ReLU):
                 self.layers.append(StackedReLU())
+
+        for number, layer in enumerate(self.layers):
+            self.add_module(str(number), layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T·I, 1) to (B, T·O, 1)."""
@@ -212,8 +216,13 @@ def flat(model: nn.Module) -> list[nn.Module]:
 
 def _compact(edge: Edge) -> Edge:
     """The edge with tables of size 1 along axes on which they are constant, the first apart."""
-    names = ("target", "source", "target_scale", "source_scale")
-    return dataclasses.replace(edge, **{name: _squeezed(getattr(edge, name)) for name in names})
+    return dataclasses.replace(
+        edge,
+        target=_squeezed(edge.target),
+        source=_squeezed(edge.source),
+        target_scale=_squeezed(edge.target_scale),
+        source_scale=_squeezed(edge.source_scale),
+    )
 
 
 def _squeezed(table: Tensor) -> Tensor:
