@@ -555,10 +555,13 @@ def _flow(weight: Tensor, gradient: Tensor, part: Tensor, group: dict[str, Any])
         dims = [d for d in (0, 1) if part.shape[d] == 1 and weight.shape[d] > 1]
         part.copy_(product.sum(dims, keepdim=True) if dims else product)
         return
-    total = torch.zeros(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
-    for start in range(0, weight.shape[0], rows):
-        w, g = weight[start : start + rows], gradient[start : start + rows]
-        total[: len(w)].addcmul_(w, g, value=sign)
+    total: Tensor | None = None
+    for w, g in zip(weight.split(rows), gradient.split(rows), strict=True):
+        if total is None:
+            total = (w * g).mul_(sign) if sign < 0 else w * g
+        else:
+            total[: len(w)].addcmul_(w, g, value=sign)
         if decay:
             total[: len(w)].addcmul_(w, w, value=decay)
+    assert total is not None
     torch.sum(total, 0, keepdim=True, out=part)

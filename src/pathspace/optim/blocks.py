@@ -8,9 +8,9 @@ arithmetic; so these are laid end to end and stepped as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from pathspace.network import Edge
 from pathspace.optim.lists import Group, settings_at
 from pathspace.weightgraph import WeightGraph
 
-SIZE = 2**18  # scalars in a block: 1 MB in float32, half of a common second-level cache
+SIZE = 2**17  # scalars in a block: with its gradient and a product 1.5 MB, a second-level cache
 SMALL = 2**14  # parameters with fewer scalars are laid end to end
 Side = Literal["target", "source"]
+Matrices = Sequence[Tensor | None]  # one per sheet
+Result = TypeVar("Result")
 
 
 class Leaf:
@@ -356,8 +358,21 @@ class Batch:
     group: int
     dtype: torch.dtype
     blocks: list[Block] = field(default_factory=list)
+    _held: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False)
 
-    def of(self, matrices: Sequence[Tensor | None]) -> list[Tensor] | None:
+    def keep(
+        self, what: str, take: Callable[[Matrices], Result], matrices: Matrices
+    ) -> Result:
+        """What was taken from these very matrices before: slices cost as much as small sums."""
+        if torch.compiler.is_compiling():
+            return take(matrices)
+        held = self._held.get(what)
+        if held is None or held[0] is not matrices:
+            held = self._held[what] = (matrices, take(matrices))
+        result: Result = held[1]
+        return result
+
+    def of(self, matrices: Matrices) -> list[Tensor] | None:
         """The rows of the blocks; 1 where there is no matrix, nothing if there is none at all."""
         found = [matrices[block.place] for block in self.blocks]
         first = next((matrix for matrix in found if matrix is not None), None)
@@ -373,7 +388,7 @@ class Batch:
         block = self.blocks[0]
         return settings_at(group, slice(block.start, block.stop), like)
 
-    def all_of(self, matrices: Sequence[Tensor | None]) -> list[Tensor]:
+    def all_of(self, matrices: Matrices) -> list[Tensor]:
         """The rows of the blocks; all matrices must be there."""
         return [block.of(_present(matrices[block.place])) for block in self.blocks]
 

@@ -94,8 +94,9 @@ class Step:
         self.sheets, self.batches, self.linear = sheets, batches, linear
         self.groups, self.rule = optimizer.param_groups, optimizer.rule
         self.states: list[State] = [{} for _ in sheets]
-        self.weights = [sheet.weight for sheet in sheets]
-        self.gradients: list[Tensor | None] = [None] * len(sheets)
+        self.weights = optimizer.weights
+        self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]
+        self.is_complete = all(gradient is not None for gradient in self.gradients)
         self.resting: Tensor | None = None
         self._held: list[tuple[Tensor, Tensor]] = []
 
@@ -173,7 +174,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self.skipped: int | Tensor = 0
         self._sheets: list[Sheet] = []
         self._signature: list[Any] = []
-        self._room: dict[torch.dtype, Tensor] = {}
+        self._room: dict[Any, Tensor] = {}
         settings = {name: values[name] for name in (*self.rule.settings, "maximize")}
         options = {name: values[name] for name in _options(self.space_type)}
         self.space = self.space_type(network, **options)
@@ -249,17 +250,19 @@ class InvariantOptimizer(torch.optim.Optimizer):
     def _update(self, batch: Batch, step: Step) -> None:
         """Step the weights of one batch of blocks."""
         space = self.space
-        given = [block for block in batch.blocks if step.gradients[block.place] is not None]
-        if not given:
-            return
-        if len(given) < len(batch.blocks):
-            batch = Batch(batch.group, batch.dtype, given)
-        weights = batch.all_of(step.weights)
+        if not step.is_complete:
+            given = [block for block in batch.blocks if step.gradients[block.place] is not None]
+            if not given:
+                return
+            if len(given) < len(batch.blocks):
+                batch = Batch(batch.group, batch.dtype, given)
+        weights = batch.keep("weights", batch.all_of, step.weights)
         group = self.param_groups[batch.group]
         if self.network.copies > 1:
             group = batch.settings(group, weights[0])
         gradients: Tensors = batch.all_of(step.gradients)
-        source, target = batch.of(space.source), batch.of(space.target)
+        source = batch.keep("source", batch.of, space.source)
+        target = batch.keep("target", batch.of, space.target)
         if source is None and target is not None and target[0].shape[1] > 1:
             source, target = target, None  # the last factor costs nothing extra
         gradients = _complete(gradients, weights, group)
@@ -282,7 +285,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             add_(weights, updates, -rate)
         else:
             add_products_(weights, updates, source, -rate)
-        if back := batch.of(space.back):
+        if back := batch.keep("back", batch.of, space.back):
             torch._foreach_mul_(weights, back)
 
     def _times(self, tensors: Tensors, factors: Tensors | None) -> Tensors:
@@ -292,10 +295,11 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if len(tensors) > 1 or torch.compiler.is_compiling():
             return torch._foreach_mul(tensors, factors)
         tensor = tensors[0]
-        room = self._room.get(tensor.dtype)
-        if room is None or room.numel() < tensor.numel() or room.device != tensor.device:
-            room = self._room[tensor.dtype] = torch.empty_like(tensor).view(-1)
-        return [torch.mul(tensor, factors[0], out=room[: tensor.numel()].view(tensor.shape))]
+        key = tensor.shape, tensor.dtype, tensor.device
+        room = self._room.get(key)
+        if room is None:
+            room = self._room[key] = torch.empty_like(tensor)
+        return [torch.mul(tensor, factors[0], out=room)]
 
     # Bookkeeping -------------------------------------------------------------------------------
 
@@ -312,6 +316,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             kinds = [self._kind(leaf) for leaf in leaves]
             self._sheets = lay_out(zip(leaves, kinds, strict=True), self.network.copies)
             self._batches = cut(self._sheets)
+            self.weights = [sheet.weight for sheet in self._sheets]
             self.space.arrange(self._sheets)
         return self._sheets
 
@@ -351,16 +356,14 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     def _step_of(self, sheets: list[Sheet]) -> Step:
         """Collect the gradients, as matrices in the dtype that steps are taken in."""
-        linear = all(is_linear(self.rule, group) for group in self.param_groups)
-        step = Step(self, sheets, self._batches, linear)
-        for place, sheet in enumerate(sheets):
+        for sheet in sheets:
             for leaf in sheet.leaves:
                 if leaf.parameter.grad is not None and leaf.parameter.grad.is_sparse:
                     raise PathspaceError(
                         f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
                     )
-            step.gradients[place] = sheet.gradient()
-        return step
+        linear = all(is_linear(self.rule, group) for group in self.param_groups)
+        return Step(self, sheets, self._batches, linear)
 
     def _advance(self, step: Step, is_compiled: bool) -> None:
         """Collect the states of the parameters that have a gradient, and count their steps."""
