@@ -8,9 +8,12 @@ BIN := $(VENV)/bin
 # -qq: silent unless something is wrong.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 
+# `make test EXTRAS=dev,ray` installs Ray too, and then its tests run: that is what CI does.
+EXTRAS ?= dev
+
 # The stamp carries the version, so that a new version reinstalls the package's metadata.
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/pathspace/__init__.py)
-INSTALLED := $(VENV)/.installed-$(VERSION)
+INSTALLED := $(VENV)/.installed-$(VERSION)-$(EXTRAS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -27,10 +30,10 @@ demo: $(INSTALLED)  ## four optimizers from one function in two sets of weights,
 test: lint types  ## lint, types, tests, doctests and the README: what CI runs
 	$(BIN)/python -m pytest
 
-bench: $(INSTALLED)  ## how long things take, against their goals
-	@for name in trace basis norms optim flatness landscape engine; do \
-		$(BIN)/python -m benchmarks.$$name || exit 1; echo; \
-	done
+bench: $(INSTALLED)  ## how long things take, against their goals; renews results, pictures, docs
+	$(BIN)/pathspace bench --json benchmarks/results/benchmarks.json
+	$(BIN)/pathspace bench scaling --json benchmarks/results/scaling.json
+	$(BIN)/python -m benchmarks.pages
 
 lint: $(INSTALLED)  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
@@ -54,5 +57,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation -e '.[dev]'
+	@$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@

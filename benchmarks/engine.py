@@ -1,7 +1,5 @@
 """The training engine against a bare hand-written loop: 49-64-64-10, batch 64, Fashion-MNIST sizes.
 
-Run from the root of the repository: python -m benchmarks.engine [--repeats N] [--json FILE]
-
 Both take the same steps on the same data in the same order, which is checked. The engine runs
 without evaluations, so that steps are compared with steps; it does sum up the losses, which the
 loop by hand does not.
@@ -13,10 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from benchmarks.report import Measurement, main
-from benchmarks.timing import interleaved
 from torch import nn
 
+from pathspace.bench import Measurement, interleaved
 from pathspace.experiments.data import Dataset, Split
 from pathspace.experiments.models import build
 from pathspace.experiments.training import OPTIMIZERS, Trial, loading, train
@@ -25,6 +22,7 @@ from pathspace.tracing import trace
 
 MODEL, BATCH, EXAMPLES = "mlp:49-64-64-10", 64, 20_000
 GOAL = 1.10
+THREADS = 1
 
 
 def measure(repeats: int) -> list[Measurement]:
@@ -81,8 +79,3 @@ def random_images() -> Dataset:
     targets = torch.randint(10, (EXAMPLES,), generator=generator)
     split = Split(inputs, targets)
     return Dataset("fashion-mnist", train=split, test=split, classes=10, maximum=1)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(__doc__, measure)

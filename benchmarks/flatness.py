@@ -4,8 +4,6 @@ The trace is timed against a plain weight-space loop with as many probes, which 
 paths: for every batch it builds the graph of the gradient once and takes one Hessian-vector product
 per probe through it. It is also timed with the whole graph built anew for every probe, as such
 loops are often written; that one is shown without a goal.
-
-Run from the root of the repository: python -m benchmarks.flatness [--repeats N] [--json FILE]
 """
 
 from collections.abc import Callable
@@ -13,12 +11,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from benchmarks.report import Measurement, main
-from benchmarks.timing import interleaved
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import pathspace as ps
+from pathspace.bench import Measurement, interleaved
 from pathspace.evaluation import Objective
 from pathspace.experiments import models
 from pathspace.flatness import PathCoordinates, WeightCoordinates, flatness, trace_flatness
@@ -107,17 +104,13 @@ def rescaled() -> list[Measurement]:
     before = values()
     ps.rescale_(network, ps.random_rescaling(network, generator=torch.Generator().manual_seed(0)))
     after = values()
-    print(f"{'digits, 64-32-32-10':<24}{'trained':>14}{'rescaled':>14}{'ratio':>14}")
-    for space, kind in cells:
-        old, new = before[space, kind], after[space, kind]
-        print(f"{f'{space}, {kind}':<24}{old:>14.6g}{new:>14.6g}{new / old:>14.6g}")
-    print()
     return [
         Measurement(
             f"rescaled: {space}, {kind}",
             abs(after[space, kind] / before[space, kind] - 1) * 1e6,
             "× 1e-6",
             1.0 if space == "paths" else None,
+            f"{before[space, kind]:.4g} → {after[space, kind]:.4g}",
         )
         for space, kind in cells
     ]
@@ -162,7 +155,3 @@ def draw(parameters: list[Tensor]) -> Tensor:
 def split(vector: Tensor, parameters: list[Tensor]) -> list[Tensor]:
     parts = vector.split([p.numel() for p in parameters])
     return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
-
-
-if __name__ == "__main__":
-    main(__doc__, measure)

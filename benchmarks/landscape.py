@@ -1,7 +1,5 @@
 """Landscapes against as many forward passes: a perceptron, many points at once, and a PlainNet.
 
-Run from the root of the repository: python -m benchmarks.landscape [--repeats N] [--json FILE]
-
 The 625 points of the PlainNet are not all computed: one point and the set-up are timed on a quarter
 of the 1,000 images, and added up, so that what a point costs beside its forward pass weighs four
 times as much as it should. The setting is the papers': skeleton initialisation, rule and scale.
@@ -11,11 +9,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from benchmarks.report import Measurement, main
-from benchmarks.timing import interleaved
 from torch import Tensor, nn
 
 import pathspace as ps
+from pathspace.bench import Measurement, interleaved
 from pathspace.evaluation import Objective
 from pathspace.experiments import models
 from pathspace.landscape import landscape
@@ -103,10 +100,6 @@ def _evaluated(objective: Objective, one: PointByPoint, point: Tensor) -> Tensor
         return one.losses(point)
 
 
+@torch.no_grad()
 def measure(repeats: int) -> list[Measurement]:
     return [*perceptron(repeats), *plain_net(repeats)]
-
-
-if __name__ == "__main__":
-    with torch.no_grad():
-        main(__doc__, measure)

@@ -1,16 +1,12 @@
-"""Time of path norms against one forward pass, and of slopes and penalties against a training step.
-
-Run from the root of the repository: python -m benchmarks.norms [--repeats N] [--json FILE]
-"""
+"""Path norms against one forward pass, slopes and penalties against a training step."""
 
 from collections.abc import Callable
 
 import torch
-from benchmarks.report import Measurement, main
-from benchmarks.timing import interleaved
 from torch import nn
 
 import pathspace as ps
+from pathspace.bench import Measurement, interleaved
 from pathspace.experiments import models
 from pathspace.flow import path_slopes
 from pathspace.penalties import PathNormPenalty
@@ -115,7 +111,3 @@ def adding(network: ps.Network) -> Callable[[], None]:
             parameter.grad.add_(parameter, alpha=1e-9)
 
     return add
-
-
-if __name__ == "__main__":
-    main(__doc__, measure)

@@ -1,7 +1,5 @@
 """Training iterations with the invariant optimizers against torch.optim.SGD(foreach=True).
 
-Run from the root of the repository: python -m benchmarks.optim [--repeats N] [--json FILE]
-
 Whole iterations (zero_grad, forward, backward, step) take turns; the ratio of the shortest counts.
 """
 
@@ -10,15 +8,13 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from benchmarks.basis import peak_extra_memory
-from benchmarks.report import Measurement, main
-from benchmarks.timing import interleaved
 
 import pathspace as ps
+from pathspace.bench import Measurement, interleaved, peak_memory
 from pathspace.experiments import models
 
 GSGD, PATH = "G-SGD", "Path-SGD"
-SUBJECTS = [  # model, batch, repeats in units of --repeats, goals
+SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
     ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08}),
     ("mlp:784-4000-4000-10", 100, 2, {GSGD: 1.10, PATH: 1.15}),
@@ -65,10 +61,6 @@ def measure(repeats: int) -> list[Measurement]:
         run, optimizer = iteration("mlp:784-4000-4000-10", kind, 4)
         run()
         size = sum(p.numel() * p.element_size() for p in optimizer.param_groups[0]["params"])
-        extra = peak_extra_memory(optimizer.step) / size
+        extra = peak_memory(optimizer.step) / size
         results.append(Measurement(f"{kind}: peak memory of a step", extra, "× weights", 1.0))
     return results
-
-
-if __name__ == "__main__":
-    main(__doc__, measure)

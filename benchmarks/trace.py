@@ -1,16 +1,12 @@
-"""How long `pathspace.trace` takes: residual nets at 224 × 224, and perceptrons of growing depth.
-
-Run from the root of the repository: python -m benchmarks.trace [--repeats N] [--json FILE]
-"""
+"""How long `pathspace.trace` takes: residual nets at 224 × 224, perceptrons of growing depth."""
 
 from collections.abc import Callable
 
 import torch
-from benchmarks.report import Measurement, main
-from benchmarks.timing import interleaved
 from torch import Tensor, nn
 
 import pathspace as ps
+from pathspace.bench import Measurement, interleaved
 from pathspace.experiments import models
 
 RESNETS = {"resnet18-imagenet": 0.15, "resnet50-imagenet": None, "resnet152-imagenet": 1.0}
@@ -37,22 +33,21 @@ def measure(repeats: int) -> list[Measurement]:
         timed |= tasks(name, model, x)
     seconds = interleaved(timed, repeats)
 
-    def ratio(name: str) -> float:
-        return seconds[f"{name} trace"] / seconds[f"{name} forward"]
+    def forwards(name: str) -> str:
+        ratio = seconds[f"{name} trace"] / seconds[f"{name} forward"]
+        return f"{ratio:.3g} forward passes of one example"
 
     results = [
-        Measurement(f"trace {name}", seconds[f"{name} trace"], "s", goal, ratio(name))
+        Measurement(f"trace {name}", seconds[f"{name} trace"], "s", goal, forwards(name))
         for name, goal in RESNETS.items()
     ]
     per_layer = {depth: 1000 * seconds[f"{depth} trace"] / depth for depth in DEPTHS}
     results += [
-        Measurement(f"trace mlp, {depth:,} layers, per layer", value, "ms", None, ratio(str(depth)))
+        Measurement(
+            f"trace mlp, {depth:,} layers, per layer", value, "ms", None, forwards(str(depth))
+        )
         for depth, value in per_layer.items()
     ]
     growth = per_layer[DEPTHS[-1]] / per_layer[DEPTHS[0]]
     what = f"time per layer, {DEPTHS[-1]:,} : {DEPTHS[0]:,} layers"
     return [*results, Measurement(what, growth, "×", 1.5)]
-
-
-if __name__ == "__main__":
-    main(__doc__, measure)

@@ -95,6 +95,8 @@ class BasisPaths:
         self._root = self.graph.places(chosen.incoming[self._owner])
         self.is_root = ~free
         self.is_root[0] = False
+        self._incoming = self.graph.places(chosen.incoming)
+        self._rooted = self.graph.places(torch.where(self.is_root, chosen.incoming, -1))
         self._sorted_free = chosen.outgoing[1:].sort().values
 
     # Counting and naming -----------------------------------------------------------------------
@@ -230,8 +232,9 @@ class BasisPaths:
             )
         out = log_product(kept, self.skeleton.child)
         into = quotient(signed_log(roots), out)
+        by_out, by_into = inverse(out), inverse(into)
         weights = {
-            edge.parameter: scaled(edge, given[edge.parameter], inverse(out), inverse(into))
+            edge.parameter: scaled(edge, given[edge.parameter], by_out, by_into)
             for edge in self.graph.edges
         }
         weights = self._with_free(weights, kept)
@@ -257,8 +260,7 @@ class BasisPaths:
     def products(self, weights: Weights) -> tuple[Tensor, Tensor]:
         """I and O of every scale, each as (2, H+1): sign and logarithm of the size."""
         out = log_product(self._free.take(weights), self.skeleton.child)
-        incoming = self.graph.places(self.skeleton.incoming).take(weights)
-        return log_product(incoming, self.skeleton.parent), out
+        return log_product(self._incoming.take(weights), self.skeleton.parent), out
 
     # Gradients and steps -----------------------------------------------------------------------
 
@@ -279,20 +281,20 @@ class BasisPaths:
         """
         weights = self.graph.weights(_detached(self.network) if state is None else state)
         into, out = self.products(weights)
+        by_into, by_out = inverse(into), inverse(out)
         result = {}
         used = torch.zeros(self.graph.H + 1, dtype=torch.float64)
         for edge in self.graph.edges:
             gradient = gradients[edge.parameter]
-            result[edge.parameter] = scaled(edge, gradient, inverse(out), inverse(into))
+            result[edge.parameter] = scaled(edge, gradient, by_out, by_into)
             if edge.from_free:
                 flow = sum_to(gradient * weights[edge.parameter], edge.source_scale.shape)
                 used.index_add_(0, edge.source_scale.reshape(-1), flow.reshape(-1).to(used))
         used -= self._free.take(gradients, 0.0) * self._free.take(weights)
         used[0] = 0.0
         by_owner = torch.zeros_like(used).index_add_(0, self._owner, used)
-        rooted = self.graph.places(torch.where(self.is_root, self.skeleton.incoming, -1))
         value = plain(product(into, out))
-        rooted.put_(result, rooted.take(result, 0.0) - by_owner / value)
+        self._rooted.put_(result, self._rooted.take(result, 0.0) - by_owner / value)
         self._free.put_(result, torch.zeros_like(used))
         return result
 
@@ -308,10 +310,11 @@ class BasisPaths:
         into, out = self.products(weights)
         relative = self._root.take(given, 0.0) / plain(product(into, out))
         relative[0] = 0.0
+        by_into, by_out = inverse(into), inverse(out)
         result = {}
         for edge in self.graph.edges:
-            own = scaled(edge, given[edge.parameter], inverse(out), inverse(into))
-            back = relative.to(own)[edge.source_scale.to(own.device)]
+            own = scaled(edge, given[edge.parameter], by_out, by_into)
+            back = relative[edge.source_scale].to(own)
             result[edge.parameter] = own - weights[edge.parameter] * back
         self._free.put_(result, torch.zeros_like(relative))
         return result
@@ -343,10 +346,11 @@ class BasisPaths:
                 f"the step takes the root `{root}` of unit {self.graph.unit(scale)} through zero; "
                 "take a smaller step or choose another skeleton"
             )
+        by_into, by_out = inverse(into), inverse(out)
         result = {}
         for edge in self.graph.edges:
-            step = scaled(edge, given[edge.parameter], inverse(out), inverse(into))
-            back = ratio.to(step)[edge.source_scale.to(step.device)]
+            step = scaled(edge, given[edge.parameter], by_out, by_into)
+            back = ratio[edge.source_scale].to(step)
             result[edge.parameter] = (weights[edge.parameter] + step) / back
         self._free.put_(result, self._free.take(weights))
         return self.graph.state(result, state)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from pathspace.placement import check_placement
 from pathspace.units import PINNED
 
 Streams = Literal["pinned", "shared"]
@@ -236,8 +237,12 @@ class Network:
         return {**self.parameters(), **dict(self.model.named_buffers(remove_duplicate=False))}
 
     def parameters(self) -> dict[str, Tensor]:
-        """The model's parameters by name, shared ones under each of their names."""
-        return dict(self.model.named_parameters(remove_duplicate=False))
+        """The model's parameters by name, shared ones under each of their names.
+
+        Raises:
+            PlacementError: if they have been sharded or spread over devices since the trace.
+        """
+        return check_placement(dict(self.model.named_parameters(remove_duplicate=False)))
 
     def names(self) -> dict[str, list[str]]:
         """All names under which each parameter is registered, by each of them."""

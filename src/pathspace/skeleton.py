@@ -11,6 +11,7 @@ it, so following them moves strictly backwards (forwards) in the order of comput
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -177,9 +178,8 @@ def _order_of_computation(graph: WeightGraph, side: Side) -> Tensor:
     rank = torch.full((graph.H + 1,), len(graph.edges))
     for k, edge in enumerate(graph.edges):
         own = edge.scale(side).reshape(-1)
-        rank = rank.scatter_reduce(
-            0, own, own.new_full((), k if side == "target" else -k).expand_as(own), "amin"
-        )
+        when = own.new_full((), k if side == "target" else -k).expand_as(own)
+        rank.scatter_reduce_(0, own, when, "amin")
     rank[0] = -len(graph.edges)
     return rank
 
@@ -189,15 +189,16 @@ def _distance(graph: WeightGraph, side: Side) -> Tensor:
     far = graph.H + 1
     rank = torch.full((graph.H + 1,), far)
     rank[0] = 0
+    edges = graph.edges if side == "target" else graph.edges[::-1]  # away from the roots
     while True:
-        before = rank
-        for edge in graph.edges:
+        before = rank.clone()
+        for edge in edges:
             if not edge.from_constant:
                 own = edge.scale(side)
                 steps = (rank[edge.scale(_OTHER[side])] + 1).clamp_max(far).expand(edge.shape)
                 dims = [d for d, size in enumerate(own.shape) if size == 1]
                 least = steps.amin(dims, keepdim=True) if dims else steps
-                rank = rank.scatter_reduce(0, own.reshape(-1), least.reshape(-1), "amin")
+                rank.scatter_reduce_(0, own.reshape(-1), least.reshape(-1), "amin")
         if torch.equal(rank, before):
             return rank
 
@@ -224,10 +225,10 @@ def _fill(
         own, other = edge.scale(side), edge.scale(_OTHER[side])
         if edge.from_constant != constant or not bool(missing[own].any()):
             continue
-        weight = weights[edge.parameter].to("cpu", torch.float64)
+        weight = weights[edge.parameter]
         if logs is None:
             place = _modulo(edge, side)
-            found = weight.reshape(-1)[place].abs()
+            found = weight.reshape(-1)[place.to(weight.device)].to("cpu", torch.float64).abs()
             index = torch.unravel_index(place, edge.shape)
             scales, far = pick(own, index), pick(other, index)
             # Earlier tensors first (later ones for out-edges), whatever the size of the weight.
@@ -235,17 +236,18 @@ def _fill(
             allowed = (found > 0) & (rank[far] < rank[scales])
             found = priority * allowed.double()
         else:
-            score = weight.abs() * edge.ratio(logs).exp()
+            score = weight.to("cpu", torch.float64).abs() * edge.ratio(logs).exp()
             score = score * (rank[other] < rank[own])
             found, place = _maximum(score, own.shape)
             scales = own.reshape(-1)
-        new = torch.zeros_like(size).scatter_reduce(0, scales, found, "amax")
-        wins = (found == new[scales]) & (found > size[scales]) & missing[scales]
-        first = torch.full_like(best, graph.m).scatter_reduce(
-            0, scales[wins], place[wins] + graph.start[k], "amin"
+        here, row = torch.unique(scales, return_inverse=True)  # not all scales: O(H) per tensor
+        new = size.new_zeros(len(here)).scatter_reduce(0, row, found, "amax")
+        wins = (found == new[row]) & (found > size[scales]) & missing[scales]
+        first = best.new_full((len(here),), graph.m).scatter_reduce(
+            0, row[wins], place[wins] + graph.start[k], "amin"
         )
-        best = torch.where(first < graph.m, first, best)
-        size = torch.where(missing, torch.maximum(size, new), size)
+        best[here] = torch.where(first < graph.m, first, best[here])
+        size[here] = torch.where(missing[here], torch.maximum(size[here], new), size[here])
     return best
 
 
@@ -253,10 +255,22 @@ def _maximum(score: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Largest entry over the axes on which ``shape`` has size 1, and its place in the tensor."""
     kept = [d for d in range(score.dim()) if shape[d] > 1 or score.shape[d] == 1]
     rest = [d for d in range(score.dim()) if d not in kept]
-    place = torch.arange(score.numel()).view(score.shape).permute(*kept, *rest)
     rows = score.permute(*kept, *rest).reshape(shape.numel(), -1)
     value, column = rows.max(1)
-    return value, place.reshape(shape.numel(), -1).gather(1, column[:, None]).squeeze(1)
+    row = torch.arange(len(rows))
+    return value, _flat(row, kept, score.shape) + _flat(column, rest, score.shape)
+
+
+def _flat(number: Tensor, dims: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Where in a whole tensor the entries of these numbers along some axes are, other axes 0.
+
+    In its place one could look up an ``arange`` as large as the tensor, twice its memory.
+    """
+    result = torch.zeros_like(number)
+    for dim in reversed(dims):
+        result += number % shape[dim] * math.prod(shape[dim + 1 :])
+        number = number // shape[dim]
+    return result
 
 
 def _modulo(edge: Edge, side: Side) -> Tensor:
@@ -269,13 +283,11 @@ def _modulo(edge: Edge, side: Side) -> Tensor:
     other = edge.source if side == "target" else edge.target
     axes = [d for d in range(len(edge.shape)) if own.shape[d] > 1 or edge.shape[d] == 1]
     rest = [d for d in range(len(edge.shape)) if d not in axes]
-    place = torch.arange(edge.count).view(edge.shape).permute(*axes, *rest)
-    place = place.reshape(own.numel(), -1)
     rows = _middles(own.reshape(-1))
-    others = other.expand(edge.shape).permute(*axes, *rest).reshape(own.numel(), -1)
-    columns = _middles(others[0])
-    j = torch.arange(len(rows))
-    return place[rows, columns[j % len(columns)]]
+    first = tuple(0 if d in axes else slice(None) for d in range(len(edge.shape)))
+    columns = _middles(other.expand(edge.shape)[first].reshape(-1))
+    column = columns[torch.arange(len(rows)) % len(columns)]
+    return _flat(rows, axes, edge.shape) + _flat(column, rest, edge.shape)
 
 
 def _middles(units: Tensor) -> Tensor:

@@ -67,6 +67,10 @@ class Partition:
                 a, b = self._constant(a, b, dim), self._constant(b, a, dim)
         self._tie(a.reshape(-1), b.reshape(-1))
 
+    def pin(self, units: Tensor) -> None:
+        """Pin the classes of units, none of which is ``ZERO``."""
+        self.parent[self.find(units)] = PINNED
+
     def _constant(self, units: Tensor, other: Tensor, dim: int) -> Tensor:
         if units.shape[dim] > 1 and other.shape[dim] == 1:
             partner = other != ZERO  # without one, the units along the axis need not agree

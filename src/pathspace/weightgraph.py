@@ -195,10 +195,13 @@ class Places:
 
     def __init__(self, graph: WeightGraph, numbers: Tensor) -> None:
         self.graph, self.numbers = graph, numbers
-        block = torch.searchsorted(graph.start, numbers, right=True) - 1
+        given = (numbers >= 0).nonzero().squeeze(1)
+        tensor = torch.searchsorted(graph.start, numbers[given], right=True) - 1
+        tensor, order = tensor.sort(stable=True)
+        self.rows = given[order]  # those that have a weight, tensor by tensor
+        found, counts = torch.unique_consecutive(tensor, return_counts=True)
         self.blocks = []
-        for k in torch.unique(block[numbers >= 0]).tolist():
-            rows = ((block == k) & (numbers >= 0)).nonzero().squeeze(1)
+        for k, rows in zip(found.tolist(), self.rows.split(counts.tolist()), strict=True):
             flat = numbers[rows] - graph.start[k]
             shape = graph.edges[k].shape
             index = torch.unravel_index(flat, shape) if shape else ()
@@ -207,11 +210,12 @@ class Places:
     def take(self, weights: Mapping[str, Tensor], fill: float = 1.0) -> Tensor:
         """The weights as a float64 vector on the CPU; ``fill`` where the number is negative."""
         found = torch.full((len(self.numbers),), fill, dtype=torch.float64)
+        picked = []
         for block in self.blocks:
             tensor = weights[self.graph.edges[block.edge].parameter]
-            picked = tensor[_on(block.index, tensor)] if block.index else tensor.reshape(1)
-            found = found.index_put((block.rows,), picked.to("cpu", torch.float64))
-        return found
+            entries = tensor[_on(block.index, tensor)] if block.index else tensor.reshape(1)
+            picked.append(entries.to("cpu", torch.float64))
+        return found.index_put((self.rows,), torch.cat(picked)) if picked else found
 
     def put_(self, weights: Mapping[str, Tensor], values: Tensor) -> None:
         """Write a vector into the weights, in place."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pathspace.errors import TraceError
 from pathspace.network import InputSpec, Network, Streams
+from pathspace.placement import check_placement, check_wrappers
 from pathspace.tracing.graph import Graph, OnUnknown
 from pathspace.tracing.guards import mode_readers
 from pathspace.tracing.tracer import Tracer
@@ -130,7 +131,9 @@ def unwrap(model: Any) -> nn.Module:
 
 
 def _check_parameters(model: nn.Module) -> None:
-    """Every parameter must have a shape, and memory of its own."""
+    """Every parameter must be whole, have a shape, and memory of its own."""
+    check_wrappers(model)
+    check_placement(dict(model.named_parameters()))
     by_storage: dict[int, list[tuple[str, Tensor]]] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if nn.parameter.is_lazy(tensor):

@@ -31,6 +31,7 @@ class Graph:
         self.model, self.streams, self.on_unknown = model, streams, on_unknown
         self.partition = Partition()
         self.spaces: list[Space] = []
+        self.starts: list[int] = []  # their first units
         self.reasons: list[dict[str, None]] = []  # by space; a dict keeps the order
         self.links: dict[int, dict[int, str]] = {}  # by space: the spaces it is tied to, and why
         self.connections: dict[str, tuple[str, Tensor, Tensor]] = {}  # space, target, source
@@ -73,6 +74,7 @@ class Graph:
         uses = self._uses[layer] = self._uses.get(layer, 0) + 1
         name = layer if uses == 1 else f"{layer}#{uses}"
         self.spaces.append(Space(name, layer, self.operation, self.partition.size, count))
+        self.starts.append(self.partition.size)
         self.reasons.append({})
         return self.partition.fresh(count)
 
@@ -154,7 +156,7 @@ class Graph:
         if len(free):
             for index in self.spaces_of(free):
                 self.reasons[index].setdefault(reason)
-            self.partition.tie(free, torch.tensor([PINNED]))
+            self.partition.pin(free)
 
     def tie(self, a: Tensor, b: Tensor, reason: str) -> None:
         """Two units share one scale (``streams="shared"``) or are both pinned."""
@@ -188,12 +190,11 @@ class Graph:
         units = units[units > PINNED]
         if not len(units):
             return []
-        starts = [space.start for space in self.spaces]
-        first = bisect.bisect_right(starts, int(units.min())) - 1
-        last = bisect.bisect_right(starts, int(units.max())) - 1
+        first = bisect.bisect_right(self.starts, int(units.min())) - 1
+        last = bisect.bisect_right(self.starts, int(units.max())) - 1
         if first == last:  # the usual case
             return [first]
-        places = torch.searchsorted(torch.tensor(starts), units, right=True) - 1
+        places = torch.searchsorted(torch.tensor(self.starts), units, right=True) - 1
         return list(torch.unique(places).tolist())
 
     # Weights -----------------------------------------------------------------------------------
@@ -292,7 +293,10 @@ class Graph:
 
     def _scales(self) -> tuple[Tensor, int]:
         """The scale of every unit, and how many are free."""
-        scale = self.partition.scales()[0][: self.size]
+        scale, free = self.partition.scales()
+        if self.size is None:
+            return scale, free
+        scale = scale[: self.size]
         known = torch.unique(scale)  # without those of another run
         return torch.searchsorted(known, scale), len(known) - 1
 

@@ -117,12 +117,17 @@ def values_in(tree: Any) -> list[Value]:
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Value)]
 
 
+_SEQUENCES = (tuple, list)
+_LEAVES = frozenset([Tensor, nn.Parameter, Value, int, float, bool, str, type(None)])  # the usual
+
+
 def leaves(tree: Any) -> Iterator[Any]:
     """The leaves of nested tuples, lists and mappings."""
-    if isinstance(tree, Mapping):
-        tree = list(tree.values())
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, _SEQUENCES):
         for branch in tree:
+            yield from leaves(branch)
+    elif type(tree) not in _LEAVES and isinstance(tree, Mapping):
+        for branch in tree.values():
             yield from leaves(branch)
     else:
         yield tree
@@ -130,10 +135,12 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply ``function`` to the leaves of nested tuples, lists, mappings and slices."""
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named tuple
-        return type(tree)(*(map_leaves(function, branch) for branch in tree))
-    if isinstance(tree, tuple | list):
+    if type(tree) in _LEAVES:
+        return function(tree)
+    if isinstance(tree, _SEQUENCES):
         branches = [map_leaves(function, branch) for branch in tree]
+        if hasattr(tree, "_fields"):  # a named tuple
+            return type(tree)(*branches)
         return branches if isinstance(tree, list) else tuple(branches)
     if isinstance(tree, Mapping):
         return {key: map_leaves(function, branch) for key, branch in tree.items()}
