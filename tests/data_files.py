@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.server
+import io
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -55,7 +56,17 @@ def official(name: str, contents: Mapping[str, bytes], **changes: Any) -> Source
 
 
 def described(name: str, content: bytes) -> File:
-    return File(name, len(content), hashlib.sha256(content).hexdigest())
+    inside = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else None
+    unpacked = "" if inside is None else hashlib.sha256(inside).hexdigest()
+    return File(name, len(content), hashlib.sha256(content).hexdigest(), unpacked=unpacked)
+
+
+def packed_anew(content: bytes) -> bytes:
+    """The same content in another gzip file: with a name, where those of :func:`idx` have none."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile("named", "wb", fileobj=buffer) as stream:
+        stream.write(gzip.decompress(content))
+    return buffer.getvalue()
 
 
 class Server:

@@ -17,7 +17,7 @@ from torch import nn
 import pathspace as ps
 from browser import CHROMIUM, MISSING, NARROW, WIDE, Browser, Tab
 from pages import EVIL, every_block
-from pathspace.landscape import landscape
+from pathspace.landscape import Landscape, landscape
 from pathspace.measuring import measure
 from pathspace.page import (
     Code,
@@ -30,6 +30,7 @@ from pathspace.page import (
     mean_curve,
     write,
 )
+from pathspace.plot.pages import landscape_blocks
 from pathspace.tables import Column, Row, Table
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
@@ -338,12 +339,29 @@ def test_hostile_names_on_a_page_with_everything(browser, tmp_path, evil) -> Non
     assert tab.evaluate("document.documentElement.scrollWidth") == NARROW[0]
 
 
-def test_landscape_turns(browser, tmp_path) -> None:
+def plane(name: str) -> Landscape:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     x, y = torch.randn(8, 2), torch.randint(2, (8,))
-    network = ps.trace(model, x[:1])
-    found = landscape(network, F.cross_entropy, [(x, y)], grid=5, name="<i>%{z}</i>")
+    return landscape(ps.trace(model, x[:1]), F.cross_entropy, [(x, y)], grid=5, name=name)
+
+
+def test_surfaces_follow_the_window(browser, tmp_path) -> None:
+    """A window that is made narrow, or a phone that is turned."""
+    write(Page("Two", landscape_blocks([plane("a"), plane("b")])), tmp_path / "page.html")
+    tab = loaded(browser, tmp_path / "page.html", WIDE)
+    bars, width = ("document.querySelectorAll('.colorbar').length", "document.documentElement")
+    assert tab.evaluate(bars) == 1
+    for size, count in ((NARROW, 0), (WIDE, 1)):
+        tab.resize(*size)
+        tab.wait_until(f"{bars} === {count} && {width}.scrollWidth === {size[0]}")
+        drawn = "document.querySelector('.svg-container').clientWidth"
+        tab.wait_until(f"{drawn} === document.querySelector('.surface').clientWidth")
+    assert only_hints(tab)
+
+
+def test_landscape_turns(browser, tmp_path) -> None:
+    found = plane("<i>%{z}</i>")
     found.to_html(tmp_path / "landscape.html")
     tab = loaded(browser, tmp_path / "landscape.html", WIDE)
     assert only_hints(tab)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from data_files import official, samples, serving, svhn
@@ -15,6 +16,7 @@ from pathspace.experiments import data
 Invoke = Callable[..., Result]
 
 REAL = dict(data.SOURCES)
+HINT = "`pathspace data fetch NAME` downloads the official files, `show NAME` reads them"
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_list_in_a_pipe(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("list", PATHSPACE_DATA=str(tmp_path))
     _, header, _, *lines = result.stdout.splitlines()
     assert header.split() == "name train + test state download where".split()
-    assert lines[-1] == "`pathspace data fetch NAME` downloads the official files"
+    assert lines[-1] == HINT
     assert "\x1b" not in result.stdout
     starts = {
         line.index(state) for line in lines for state in ("missing", "present") if state in line
@@ -120,7 +122,59 @@ def test_list_on_a_terminal(invoke: Invoke, tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     (line,) = (line for line in lines if line.startswith("cifar10 "))
     assert line.split() == ["cifar10", "50,000", "+", "10,000", "missing", "170.1", "MB", "–"]
-    assert lines[-1] == "`pathspace data fetch NAME` downloads the official files"
+    assert lines[-1] == HINT
+
+
+def test_show_images(invoke: Invoke) -> None:
+    result = invoke("show", "digits")
+    assert result.exit_code == 0, result.output
+    facts = dict(re.split(r"  +", line) for line in result.stdout.splitlines()[3:12])
+    assert facts["training images"] == "1,442"
+    assert facts["shape"] == "1×8×8"
+    assert facts["test images per class"] == "34 to 36"
+    assert facts["largest value"] == "16"
+    assert "every fifth image of each class is for testing" in result.stdout
+    shown = json.loads(invoke("show", "digits", "--json").stdout)
+    assert shown["shape"] == [1, 8, 8]
+    inputs = data.load("digits").train.inputs.double() / 16
+    assert shown["mean, from 0 to 1"] == [round(inputs.mean().item(), 4)]
+    assert shown["deviation, from 0 to 1"] == [round(inputs.std(correction=0).item(), 4)]
+
+
+def test_show_pairs(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = data.Interactions(
+        users=torch.tensor([0, 0, 1]),
+        items=torch.tensor([0, 2, 1]),
+        test_items=torch.tensor([1, 2]),
+        test_negatives=torch.tensor([[3], [3]]),
+        user_ids=torch.tensor([1, 2]),
+        item_ids=torch.tensor([10, 20, 30, 40]),
+        notes=("few",),
+    )
+    asked = []
+    monkeypatch.setattr(data, "load_movielens", lambda folder: asked.append(folder) or pairs)
+    result = invoke("show", "ml-1m", "--data-dir", str(tmp_path))
+    assert asked == [tmp_path]
+    facts = dict(re.split(r"  +", line) for line in result.stdout.splitlines()[3:10])
+    assert facts == {
+        "interactions": "5",
+        "items": "4",
+        "users": "2",
+        "sparsity": "37.50 %",
+        "training pairs": "3",
+        "test users": "2",
+        "candidates per test user": "2",
+    }
+    assert result.stdout.splitlines()[-1] == "few"
+
+
+def test_show_refuses(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("show", "mnsit")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "did you mean 'mnist'?" in result.stderr
+    result = invoke("show", "mnist", "--data-dir", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"`pathspace data fetch mnist --data-dir {tmp_path}`" in result.stderr
 
 
 def test_fetch(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +204,9 @@ def test_a_wrong_name_stops_before_the_first_download(invoke: Invoke, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [("-h",), ("list", "-h"), ("fetch", "-h"), ("fetch",), ()])
+@pytest.mark.parametrize(
+    "arguments", [("-h",), ("list", "-h"), ("fetch", "-h"), ("fetch",), ("show", "-h"), ()]
+)
 def test_help(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     command = " ".join(("pathspace data", *arguments[:1])).removesuffix(" -h")
     output = invoke(*arguments).output

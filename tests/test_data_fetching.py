@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_files import Server, cifar, described, idx, official, samples, serving
+from data_files import Server, cifar, described, idx, official, packed_anew, samples, serving
 from pathspace.experiments import data
 
 RATINGS = b"1::10::5::3\n1::20::4::9\n2::10::3::1\n2::30::2::2\n"
@@ -74,6 +74,17 @@ def test_altered_files_are_replaced(
     data.fetch("mnist", tmp_path)
     assert (folder / name).read_bytes() == mnist[name]
     assert server.asked == [f"/first/{name}"]
+
+
+def test_files_packed_anew_are_not_fetched_again(
+    server: Server, mnist: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for name, content in mnist.items():
+        (folder / name).write_bytes(packed_anew(content))
+    assert data.fetch("mnist", tmp_path) == folder
+    assert not server.asked
 
 
 def test_the_next_host_is_asked(server: Server, mnist: dict[str, bytes], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from data_files import cifar, idx, official, samples, svhn
+from data_files import cifar, idx, official, packed_anew, samples, svhn
 from pathspace.experiments import data
 
 Pairs = dict[str, tuple[Tensor, Tensor]]
@@ -174,6 +175,52 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     assert entry.files[-1].sha256 in message
     assert f"`pathspace data fetch {name} --data-dir {tmp_path}` puts it right" in message
     assert data.look(entry, tmp_path).state == "incomplete"
+
+
+# What a captive portal, a full disk and another data set leave behind.
+FOREIGN = {
+    "page": b"<!doctype html>\n<title>Log in</title>\n" * 9,
+    "empty": b"",
+    "zeros": bytes(512),
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+@pytest.mark.parametrize("name", data.SOURCES)
+def test_foreign_files_are_refused(name: str, content: str, tmp_path: Path) -> None:
+    """Whether checksums are compared or not."""
+    entry = data.find_source(name)
+    write(tmp_path / entry.folder, {file.name: FOREIGN[content] for file in entry.files})
+    load = data.load_movielens if entry.read is None else partial(data.load, name)
+    for verify in (True, False):
+        with pytest.raises(data.DataError) as caught:
+            load(tmp_path, verify=verify)
+        message = str(caught.value)
+        assert str(tmp_path / entry.folder / entry.files[0].name) in message
+        found = hashlib.sha256(FOREIGN[content]).hexdigest()
+        assert f"sha256 expected {entry.files[0].sha256}, found {found}" in message
+        assert f"`pathspace data fetch {name} --data-dir {tmp_path}` puts it right" in message
+
+
+def test_files_that_a_distribution_packed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's Fashion-MNIST: other bytes and sizes, the same arrays."""
+    contents = idx_files(pairs((28, 28), 10))
+    system = tmp_path / "usr/share/datasets/fashion-mnist"
+    entry = official("fashion-mnist", contents, rows=(12, 5), system=(str(system),))
+    monkeypatch.setitem(data.SOURCES, "fashion-mnist", entry)
+    anew = {name: packed_anew(content) for name, content in contents.items()}
+    assert all(len(anew[name]) != len(contents[name]) for name in anew)
+    write(system, anew)
+    assert data.look(entry) == (system, "present")
+    assert data.look(entry, verify=True) == (system, "verified")
+    assert data.load("fashion-mnist").notes == ()
+    labels = system / "train-labels-idx1-ubyte.gz"
+    labels.write_bytes(idx(torch.zeros(12).byte()))  # a valid file with other labels
+    assert data.look(entry).state == "altered"
+    with pytest.raises(data.DataError, match=r"train-labels.* is not the official file"):
+        data.load("fashion-mnist")
 
 
 def test_a_missing_data_set_says_where_we_looked(

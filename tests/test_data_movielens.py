@@ -107,9 +107,18 @@ def test_the_published_test_may_repeat_its_item(tmp_path: Path) -> None:
     table = ratings()
     lines = published_test(table)
     lines[2, 3] = lines[2, 1]
+    folder = write(tmp_path, table, lines)
+    notes = data.load_movielens(tmp_path, verify=False).notes
+    assert notes[0] == "1 user has its test item among the negatives too, where it does not count"
+    found = hashlib.sha256((folder / "ncf-test.tsv").read_bytes()).hexdigest()
+    assert notes[1] == f"ncf-test.tsv is not the published test: it has sha256 {found}"
+    lines[1, 3] = lines[1, 1]
+    (folder / "ncf-test.tsv").unlink()
+    folder.joinpath("ratings.dat").unlink()
+    folder.rmdir()
     write(tmp_path, table, lines)
     notes = data.load_movielens(tmp_path, verify=False).notes
-    assert notes[0] == "1 users have their test item among the published negatives"
+    assert notes[0].startswith("2 users have their test item among")
 
 
 @pytest.mark.parametrize(

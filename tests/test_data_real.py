@@ -43,6 +43,16 @@ def test_images(
         assert_close(found / 255, expected, rtol=0, atol=tolerance)
 
 
+def test_fashion_mnist_of_debian() -> None:
+    """The package dataset-fashion-mnist, whose files are not those of the authors."""
+    entry = data.find_source("fashion-mnist")
+    (folder,) = entry.system
+    if data.look(entry, folder).folder is None:
+        pytest.skip("dataset-fashion-mnist is not installed")
+    assert data.look(entry, folder, verify=True).state == "verified"
+    assert data.load("fashion-mnist", folder).notes == ()
+
+
 def test_movielens() -> None:
     present("ml-1m")
     loaded = data.load_movielens()
@@ -50,6 +60,13 @@ def test_movielens() -> None:
     assert f"{loaded.statistics.sparsity:.2%}" == "95.53%"
     assert len(loaded) == 994_169
     assert loaded.candidates.shape == (6_040, 100)
+    repeated = (loaded.test_negatives == loaded.test_items[:, None]).any(1)
+    published = not any("drawn" in note for note in loaded.notes)
+    assert repeated.sum() == (156 if published else 0)
+    if published:
+        assert loaded.notes == (
+            "156 users have their test item among the negatives too, where it does not count",
+        )
     users, items, labels = loaded.epoch(torch.Generator().manual_seed(0))
     seen = torch.zeros(6_040, 3_706, dtype=torch.bool)
     seen[loaded.users, loaded.items] = True

@@ -1,5 +1,6 @@
 """`pathspace demo`: that it runs, what it claims in numbers, and what it leaves as it was."""
 
+import json
 import math
 import re
 import socket
@@ -9,17 +10,33 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from browser import CHROMIUM, MISSING, NARROW, WIDE, Browser
 from pathspace.cli.application import application
-from pathspace.experiments.demo import QUICK, STARTS, Errors, Settings, run_demo, running
+from pathspace.experiments.demo import (
+    QUICK,
+    STARTS,
+    Errors,
+    Settings,
+    run_demo,
+    running,
+    train_all,
+)
+from pathspace.experiments.demo import trainings as demo_trainings
 from pathspace.experiments.demo.page import SECTIONS, demo_page
+from pathspace.experiments.demo.tables import rate_table
 from pathspace.experiments.demo.trainings import Trainings
 from pathspace.experiments.training import Outcome
-from pathspace.page import render
+from pathspace.page import render, write
 
 
 @pytest.fixture(scope="module")
 def demo():
     return run_demo(QUICK)
+
+
+@pytest.fixture(scope="module")
+def page(demo):
+    return demo_page(demo)
 
 
 def invoke(*arguments):
@@ -86,6 +103,57 @@ def test_landscapes_of_paths_agree_and_those_of_weights_do_not(demo):
     torch.testing.assert_close(one.losses, other.losses, rtol=1e-9, atol=0.0)
     one, other = demo.landscapes["weights"]
     assert (one.losses - other.losses).abs().max() > 0.1
+
+
+def test_controls_are_balanced_up_to_rounding_and_say_how_rounding_grows(monkeypatch):
+    monkeypatch.setattr(demo_trainings, "ROUNDING", 0.0)  # every difference asks for one
+    settings = replace(QUICK, rates=(0.1,))
+    trainings = train_all(settings)
+    assert trainings.controls == [("pathsgd", 0.1), ("gsgd", 0.1)]
+    balanced, control = (trainings.initial_weights(s, 0) for s in ("balanced", "rounded"))
+    assert any(not torch.equal(balanced[name], control[name]) for name in balanced)
+    torch.testing.assert_close(dict(balanced), dict(control), rtol=1e-13, atol=0.0)
+    for optimizer, rate in trainings.controls:
+        assert 0 < trainings.difference(optimizer, rate, "rounded").relative < 1e-12
+    remarks = rate_table(trainings).remarks
+    assert [remark.partition(" at")[0] for remark in remarks] == [
+        "Control for Path-SGD",
+        "Control for G-SGD",
+    ]
+
+
+def test_no_control_where_rounding_stays_small(demo):
+    assert demo.trainings.controls == []
+    assert rate_table(demo.trainings).remarks == ()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_the_page_in_a_browser(page, tmp_path):
+    write(page, tmp_path / "report.html")
+    with Browser() as browser:
+        tab = browser.open(tmp_path / "report.html", WIDE)
+        tab.wait_until("[...document.querySelectorAll('.surface')].every(e => e.dataset.ready)")
+        for size in (WIDE, NARROW):
+            tab.resize(*size)
+            tab.wait_until(f"document.documentElement.scrollWidth === {size[0]}")
+        # The browser's advice on how plotly could be faster is no complaint about the page.
+        assert [text for text in tab.complaints if "willReadFrequently" not in text] == []
+        assert tab.requests == []
+        assert tab.evaluate("document.querySelectorAll('.surface').length") == 2  # landscapes
+        assert tab.evaluate("document.querySelectorAll('.curves').length") == 3
+        figures = "[...document.querySelectorAll('figure')]"
+        assert tab.evaluate(f"{figures}.every(e => e.querySelector('figcaption'))")
+        images = "[...document.querySelectorAll('img')]"
+        assert tab.evaluate(f"{images}.every(e => e.alt && e.naturalWidth)")
+
+
+def test_configuration_and_environment_are_folded_at_the_end(page):
+    last = page.blocks[-1]
+    assert last.title == "Configuration and environment"
+    choices, first, environment = (json.loads(block.blocks[0].text) for block in last.blocks)
+    assert choices["rates"] == list(QUICK.rates)
+    assert first["optimizer"] == "sgd"
+    assert environment["torch"] == torch.__version__
 
 
 def test_rates_are_chosen_by_validation_and_never_by_test():

@@ -1,14 +1,20 @@
 """Built-in models: every name builds, runs and is reproducible; wrong names are answered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from data_files import cifar, samples
+from pathspace.errors import PathspaceError
 from pathspace.experiments import models
 from pathspace.experiments.models import Entry
+from pathspace.experiments.training import OPTIMIZERS, Trial, loading, train
+from trials import few_pairs
 
 CATALOGUE = {entry.name: entry for entry in models.catalogue()}
 LARGE = {"resnet152-imagenet"}  # shapes only
@@ -259,3 +265,87 @@ def test_entries_describe_themselves_in_one_line() -> None:
         assert entry.pattern
         assert entry.description
         assert "\n" not in entry.description
+
+
+# Training ----------------------------------------------------------------------------------------
+
+# every family, with and without batch norm, in widths for a test
+TRAINED = """
+    mlp:3072-8-100 mlp-bn:3072-8-100 plainnet18-thin plainnet8-thin-nobn resnet18-thin
+    resnet8-thin-nobn vgg-small densenet-small mobilenet-small inception-small
+    shufflenet-small preact-resnet-small ncf:8 ncf:16
+""".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a CIFAR-100 of a few images."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "cifar-100-binary").mkdir()
+    for name, count in (("train.bin", 8), ("test.bin", 4)):
+        content = cifar(*samples((count, 3, 32, 32), 100, seed=count), coarse=True)
+        (root / "cifar-100-binary" / name).write_bytes(content)
+    return root
+
+
+@pytest.mark.parametrize("model", TRAINED)
+def test_every_model_trains_with_every_optimizer(
+    model: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = few_pairs()
+    monkeypatch.setattr(loading, "_interactions", lambda *_: pairs)
+    data = "ml-1m" if model.startswith("ncf") else "cifar100"
+    steps = ["unit_interval", *(["flatten"] if model.startswith("mlp") else [])]
+    trial = Trial(
+        model, data, preprocess=() if data == "ml-1m" else tuple(steps), batch=4, iterations=0
+    )
+    before = train(trial, data_dir=folder).weights
+    for optimizer in OPTIMIZERS:
+        assert_trains(replace(trial, optimizer=optimizer, lr=1e-3, iterations=2), before, folder)
+
+
+def assert_trains(trial: Trial, before: Mapping[str, torch.Tensor], folder: Path) -> None:
+    outcome = train(trial, data_dir=folder)
+    assert outcome.status == "finished", trial.optimizer
+    assert all(value.isfinite().all() for value in outcome.weights.values()), trial.optimizer
+    moved = [name for name in before if not torch.equal(outcome.weights[name], before[name])]
+    assert any("running" not in name and "num_batches" not in name for name in moved)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "pathsgd", "gsgd"])
+def test_bottlenecks_train(optimizer: str, folder: Path) -> None:
+    trial = Trial("resnet50-thin", "cifar100", preprocess=("unit_interval",), iterations=0, batch=4)
+    before = train(trial, data_dir=folder).weights
+    assert_trains(replace(trial, optimizer=optimizer, lr=1e-3, iterations=1), before, folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "message"),
+    [
+        ("unet-small", "sgd", "unet-small gives outputs of shape"),
+        ("senet-small", "pathsgd", r"`stage1\.0\.branch\.5\.gate\.4` \(sigmoid\)"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(
+    model: str, optimizer: str, message: str, folder: Path
+) -> None:
+    trial = Trial(model, "cifar100", preprocess=("unit_interval",), optimizer=optimizer, batch=4)
+    with pytest.raises(PathspaceError, match=message):
+        train(trial, data_dir=folder)
+
+
+INITIALISED = "he glorot torch as-built balanced unbalanced:50 skeleton skeleton:largest".split()
+
+
+@pytest.mark.parametrize("init", INITIALISED)
+@pytest.mark.parametrize("model", ["resnet8-thin", "vgg-small", "densenet-small", "mlp:3072-8-100"])
+def test_every_initialisation_comes_from_the_seed_alone(
+    model: str, init: str, folder: Path
+) -> None:
+    steps = ("unit_interval", "flatten") if model.startswith("mlp") else ("unit_interval",)
+    trial = Trial(model, "cifar100", preprocess=steps, init=init, batch=4, iterations=0, seed=3)
+    first = train(trial, data_dir=folder).weights
+    torch.manual_seed(77)  # of no effect
+    torch.testing.assert_close(train(trial, data_dir=folder).weights, first, rtol=0, atol=0)
+    other = train(replace(trial, seed=4), data_dir=folder).weights
+    assert any(not torch.equal(other[name], value) for name, value in first.items())

@@ -3,9 +3,11 @@
 import csv
 import dataclasses
 import hashlib
+import html
 import io
 import json
 import math
+import re
 import statistics
 import sys
 from collections.abc import Callable
@@ -262,6 +264,25 @@ def test_landscapes_become_surfaces_maps_and_curves(
     assert len(read_runs([tmp_path / "two" / "line"]).landscapes) == 1
 
 
+def test_landscapes_that_were_made_otherwise_do_not_share_a_caption(network: ps.Network) -> None:
+    data = [(torch.ones(2, 2), torch.tensor([0, 1]))]
+    kinds = [("a", "paths", 3), ("b", "weights", 3), ("c", "paths", 3), ("d", "paths", 5)]
+    made = tuple(
+        landscape(network, F.cross_entropy, data, grid=grid, space=space, name=name)
+        for name, space, grid in kinds
+    )
+    page = summarize(Runs(landscapes=made))
+    (section,) = (b for b in page.blocks if isinstance(b, Section) and "land" in b.title)
+    captions = [block.caption for block in section.blocks if isinstance(block, Surface)]
+    assert len(captions) == 3
+    for caption, words in zip(
+        captions,
+        [("through a and c", "3×3", "basis-path"), ("through b", "weight space"), ("d", "5×5")],
+        strict=True,
+    ):
+        assert all(word in caption for word in words)
+
+
 def test_landscape_in_words_and_numbers(plane: Landscape) -> None:
     losses = torch.arange(9.0, dtype=torch.float64).view(3, 3).add(1)
     losses[0, 0] = math.nan
@@ -335,6 +356,71 @@ def test_damaged_trial_is_an_error(tmp_path: Path) -> None:
         read_runs([folder])
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def alter(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.1", 1))  # still JSON, other numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "words"),
+    [
+        ("metrics.jsonl", alter, "does not match its checksum"),
+        ("metrics.jsonl", cut, "does not match its checksum"),
+        ("metrics.jsonl", Path.unlink, "is missing"),
+        ("config.json", alter, "does not match its checksum"),
+        ("result.json", cut, "result.json"),
+        ("timings.json", cut, "timings.json"),
+        ("environment.json", Path.unlink, "environment.json"),
+    ],
+)
+def test_damaged_trials_are_left_out_and_named(name, harm, words: str, tmp_path: Path) -> None:
+    """On the page and to the one who asks, and never drawn."""
+    store = TrialStore(tmp_path / "runs")
+    run(store, Trial("sgd", 0.1, 1))
+    folder = run(store, Trial("sgd", 0.5, 2))
+    harm(folder / name)
+    (store.path / "trials" / "notes").mkdir()
+    runs = read_runs([store.path])
+    assert [trial.config["seed"] for trial in runs.trials] == [1]
+    damaged, foreign = sorted(runs.remarks, key=lambda text: "notes" in text)
+    assert damaged.startswith(f"Left out: {folder / name}")
+    assert words in damaged
+    assert foreign == f"Left out: {store.path / 'trials' / 'notes'} is no trial."
+    assert damaged in html.unescape(render(summarize(runs)))
+    with pytest.raises(ps.PathspaceError, match=name):
+        read_runs([folder])
+    page = tmp_path / "report.html"
+    result = CliRunner().invoke(application(), ["report", str(store.path), "--out", str(page)])
+    assert result.exit_code == 0, result.output
+    assert damaged in result.stderr
+
+
+def test_a_store_with_damaged_trials_alone_says_so(tmp_path: Path) -> None:
+    store = TrialStore(tmp_path / "runs")
+    cut(run(store, Trial("sgd", 0.1, 1)) / "metrics.jsonl")
+    with pytest.raises(RunError, match=r"no finished trial; Left out: .*metrics\.jsonl"):
+        read_runs([store.path])
+
+
+def test_the_folder_inside_a_store_leads_to_the_store(store: TrialStore) -> None:
+    with pytest.raises(RunError, match=f"name the store, {re.escape(str(store.path))}"):
+        read_runs([store.path / "trials"])
+
+
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [("landscape.json", cut), ("landscape.json", Path.unlink), ("landscape.npz", Path.unlink)],
+)
+def test_damaged_landscapes_are_an_error(plane: Landscape, file, harm, tmp_path: Path) -> None:
+    folder = plane.save(tmp_path / "plane")
+    harm(folder / file)
+    with pytest.raises(RunError, match=rf"{re.escape(str(folder))} (is damaged|holds no)"):
+        read_runs([folder])
+
+
 def test_nothing_is_a_page_too() -> None:
     assert "Report of nothing" in render(summarize(Runs()))
 
@@ -360,10 +446,12 @@ def test_command_writes_one_page(store: TrialStore, tmp_path: Path, monkeypatch)
         (["nothing"], "there is no nothing"),
         ([".", "--out", "nowhere/x.html"], "there is no folder nowhere"),
         (["--title", "x"], "missing; name at least one"),
+        (["runs", "--out", "."], ". cannot be written: Is a directory"),
     ],
 )
 def test_command_refuses(tmp_path, monkeypatch, arguments, message) -> None:
     monkeypatch.chdir(tmp_path)
+    run(TrialStore("runs"), Trial("sgd", 0.1, 0))
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(application(), ["report", *arguments])
     assert result.exit_code != 0

@@ -26,7 +26,7 @@ DataDir = Annotated[
 
 data = typer.Typer(
     name="data",
-    help="List and download the data sets of the experiments.",
+    help="List, show and download the data sets of the experiments.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,8 +58,44 @@ def list_sets(
         show_json(rows)
         return
     lines = tuple(Row(_cells(row), mark=MARKS.get(row["state"], "")) for row in rows)
-    remarks = ("`pathspace data fetch NAME` downloads the official files",)
+    remarks = ("`pathspace data fetch NAME` downloads the official files, `show NAME` reads them",)
     show_tables((Table("data sets", COLUMNS, lines, remarks),))
+
+
+@data.command(no_args_is_help=True)
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A data set, see [cyan]pathspace data list[/].", show_default=False
+        ),
+    ],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load a data set, check it, and show what is in it.
+
+    [bold]Examples[/]
+
+    [cyan]pathspace data show ml-1m[/]
+
+    [cyan]pathspace data show cifar10 --data-dir ~/datasets --json[/]
+    """
+    source = None if name == sets.EMBEDDED else sets.find_source(name)
+    loaded: sets.Dataset | sets.Interactions
+    if source is not None and source.read is None:
+        loaded = sets.load_movielens(data_dir)
+        facts = _facts_of_pairs(loaded)
+    else:
+        loaded = sets.load(name, data_dir)
+        facts = _facts_of_images(loaded)
+    if as_json:
+        show_json({"name": name, **facts, "notes": list(loaded.notes)})
+        return
+    rows = tuple(Row((what, _in_words(what, value))) for what, value in facts.items())
+    title = name if source is None else source.title
+    columns = (Column("what"), Column("value", number=True))
+    show_tables((Table(title, columns, rows, loaded.notes),))
 
 
 @data.command(no_args_is_help=True)
@@ -103,6 +139,44 @@ COLUMNS = (
     Column("where"),
 )
 MARKS = {"altered": "wrong", "incomplete": "wrong", "subset": "moving"}
+
+
+def _facts_of_pairs(pairs: sets.Interactions) -> dict[str, Any]:
+    """The table of the papers (000, Table 1), and what is trained and tested on."""
+    return {
+        **pairs.statistics._asdict(),
+        "training pairs": len(pairs),
+        "test users": len(pairs.test_items),
+        "candidates per test user": pairs.candidates.shape[1],
+    }
+
+
+def _facts_of_images(dataset: sets.Dataset) -> dict[str, Any]:
+    mean, deviation = sets.channel_statistics(dataset.train.inputs)
+    counts = [
+        split.targets.bincount(minlength=dataset.classes) for split in dataset.splits.values()
+    ]
+    per_class = [f"{int(c.min()):,} to {int(c.max()):,}" for c in counts]
+    assert dataset.maximum is not None  # nothing was standardised yet
+    return {
+        "training images": len(dataset.train),
+        "test images": len(dataset.test),
+        "shape": list(dataset.shape),
+        "classes": dataset.classes,
+        "training images per class": per_class[0],
+        "test images per class": per_class[-1],
+        "largest value": dataset.maximum,
+        "mean, from 0 to 1": [round(value / dataset.maximum, 4) for value in mean.tolist()],
+        "deviation, from 0 to 1": [round(x / dataset.maximum, 4) for x in deviation.tolist()],
+    }
+
+
+def _in_words(what: str, value: Any) -> str:
+    if what == "sparsity":
+        return f"{100 * value:.2f} %"
+    if isinstance(value, list):
+        return ("×" if what == "shape" else ", ").join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _row(name: str, data_dir: Path | None, verify: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def report(
     """Write one web page about runs: tables, curves, landscapes, and their data to save.
 
     The page works offline and loads nothing. Trials that differ in their seed only are drawn as one
-    curve with a band.
+    curve with a band. Damaged trials of a store are left out, and named.
 
     [bold]Examples[/]
 
@@ -51,9 +51,14 @@ def report(
         raise typer.BadParameter("missing; name at least one", param_hint="RUN")
     if not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    found = read_runs(runs)
+    for remark in found.remarks:
+        typer.echo(remark, err=True)
     try:
-        page = summarize(read_runs(runs), title, log=log)
+        page = summarize(found, title, log=log)
         text = write(page, out)
     except ImportError as error:  # of plotly or matplotlib, with what to install
         raise PathspaceError(str(error)) from error
+    except OSError as error:
+        raise PathspaceError(f"{out} cannot be written: {error.strerror}") from error
     typer.echo(f"{out}: {page.title} ({len(text.encode()) / 1e6:.1f} MB)")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pathspace.page.curve import Curve
+from pathspace.page.downloads import json_text
 from pathspace.tables import Table
 
 Record: TypeAlias = Mapping[str, Any]
@@ -118,6 +119,11 @@ class Details:
 
     summary: str
     blocks: Sequence[Block]
+
+    @classmethod
+    def of(cls, summary: str, data: Mapping[str, Any]) -> Details:
+        """Data, as JSON."""
+        return cls(summary, [Code(json_text(dict(data), 2), summary)])
 
 
 @dataclass(frozen=True)

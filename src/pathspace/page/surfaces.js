@@ -97,11 +97,14 @@
       event.preventDefault();
     });
 
+    const bars = figure.data.flatMap((trace, k) => (trace.colorbar && trace.showscale !== false ? [k] : []));
+
     // Side by side while there is room, below each other on a narrow window.
     function arrangement() {
       const narrow = root.clientWidth < 420 * scenes.length;
       const count = scenes.length;
-      const found = { height: narrow ? 380 * count : 480 };
+      // Both, because plotly keeps the width it has once a height is set.
+      const found = { width: root.clientWidth, height: narrow ? 380 * count : 480 };
       scenes.forEach((scene, k) => {
         const given = figure.layout[scene]?.domain || { x: [0, 1], y: [0, 1] };
         const y = [1 - (k + 1) / count, 1 - k / count - 0.16 / count];
@@ -115,13 +118,19 @@
       return found;
     }
 
+    // The vertical axis says what the colours do, so that a narrow window can do without their bar.
+    function arrange(more) {
+      const showscale = root.clientWidth >= 520;
+      return Plotly.update(plot, bars.length ? { showscale } : {}, { ...more, ...arrangement() }, bars);
+    }
+
     // Named one by one, because plotly also has buttons that send the figure to a server.
     const buttons = [["toImage"], ["orbitRotation", "pan3d", "zoom3d", "resetCameraDefault3d"]];
-    const config = { responsive: true, displaylogo: false, modeBarButtons: buttons };
+    const config = { displaylogo: false, modeBarButtons: buttons };
     // A copy, because plotly writes into what it is given.
     const layout = { ...structuredClone(figure.layout), template: {}, autosize: true };
     const ready = Plotly.newPlot(plot, figure.data, layout, config)
-      .then(() => Plotly.relayout(plot, { ...themed(scenes), ...arrangement() }))
+      .then(() => arrange(themed(scenes)))
       .then(() => {
         plot.on("plotly_relayout", (change) => {
           const turned = scenes.find((scene) => change[`${scene}.camera`]);
@@ -132,7 +141,7 @@
         new ResizeObserver(() => {
           if (root.clientWidth === last) return;
           last = root.clientWidth;
-          Plotly.relayout(plot, arrangement());
+          arrange();
         }).observe(root);
         root.dataset.ready = "true";
       });

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 
 from pathspace.errors import PathspaceError
 from pathspace.experiments.store import Record, TrialStore, read_record
-from pathspace.experiments.store.records import CONFIG, RESULT
-from pathspace.experiments.store.store import MARKER, RUNNING
+from pathspace.experiments.store.errors import Damaged
+from pathspace.experiments.store.files import checksum
+from pathspace.experiments.store.records import CONFIG, METRICS, RESULT
+from pathspace.experiments.store.store import MARKER, RUNNING, StoreWarning
 from pathspace.landscape import Landscape
 from pathspace.landscape.result import ABOUT
 from pathspace.report import Report
@@ -56,6 +60,9 @@ class Runs:
 def read_runs(paths: Sequence[str | Path]) -> Runs:
     """Read trials, stores, reports and landscapes; a trial that is named twice counts once.
 
+    A damaged trial of a store is left out, with a remark that names the file; one that is asked for
+    by its own folder is an error.
+
     Raises:
         RunError: a path is none of these, or a trial is not finished.
         PathspaceError: a file in it is damaged.
@@ -74,29 +81,69 @@ def _read(path: Path) -> Runs:
     if (path / MARKER).is_file():
         return _read_store(path)
     if (path / ABOUT).is_file():
-        return Runs(landscapes=(Landscape.load(path),))
+        return Runs(landscapes=(_read_landscape(path),))
     if (path / RESULT).is_file():
-        return Runs(trials=(read_record(path, verify=False),))
+        return Runs(trials=(_checked(read_record(path, verify=False)),))
     if (path / CONFIG).is_file():
         raise RunError(f"the trial in {path} is not finished; `pathspace train` goes on with it")
     # `pathspace landscape` with several weights writes a folder for each.
     inner = sorted(file.parent for file in path.glob(f"*/{ABOUT}"))
     if not inner:
-        raise RunError(f"{path} holds no run; a run is {KINDS}")
-    return Runs(landscapes=tuple(map(Landscape.load, inner)))
+        around = path.resolve().parent
+        hint = f"name the store, {around}; " if (around / MARKER).is_file() else ""
+        raise RunError(f"{path} holds no run; {hint}a run is {KINDS}")
+    return Runs(landscapes=tuple(map(_read_landscape, inner)))
+
+
+def _read_landscape(path: Path) -> Landscape:
+    try:
+        return Landscape.load(path)
+    except PathspaceError:
+        raise
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise RunError(
+            f"the landscape in {path} is damaged ({type(error).__name__}: {error}); "
+            "`pathspace landscape` makes it again"
+        ) from error
 
 
 def _read_store(path: Path) -> Runs:
-    # The store orders by hashes, which say nothing to a reader.
-    trials = tuple(sorted(TrialStore(path).records(), key=_order))
+    trials, remarks = _intact(path)
     waiting = path / RUNNING
     count = sum(1 for _ in waiting.iterdir()) if waiting.is_dir() else 0
     said = "1 trial of {} is" if count == 1 else f"{count} trials of {{}} are"
     left = "was" if count == 1 else "were"
-    remarks = (f"{said.format(path)} not finished and {left} left out.",) if count else ()
+    if count:
+        remarks.append(f"{said.format(path)} not finished and {left} left out.")
     if not trials:
-        raise RunError(f"{path} holds no finished trial; `pathspace train` makes one")
-    return Runs(trials=trials, remarks=remarks)
+        reason = " ".join(remarks) or "`pathspace train` makes one"
+        raise RunError(f"{path} holds no finished trial; {reason}")
+    # The store orders by hashes, which say nothing to a reader.
+    return Runs(trials=tuple(sorted(trials, key=_order)), remarks=tuple(remarks))
+
+
+def _intact(path: Path) -> tuple[list[Record], list[str]]:
+    """The finished trials of a store that can be read, and a remark on each that cannot."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", StoreWarning)
+        found = list(TrialStore(path).records())
+    reasons = [str(warning.message) for warning in caught]
+    trials = []
+    for trial in found:
+        try:
+            trials.append(_checked(trial))
+        except Damaged as error:
+            reasons.append(str(error))
+    said = (text.removeprefix("left out: ").removesuffix(" and was left out") for text in reasons)
+    return trials, [f"Left out: {text}." for text in said]
+
+
+def _checked(trial: Record) -> Record:
+    """The trial itself; its metrics are what curves are drawn from, so they must be as written."""
+    path = trial.folder / METRICS
+    if checksum(path) != trial.result["files"][METRICS]:
+        raise Damaged(f"{path} does not match its checksum in {RESULT}")
+    return trial
 
 
 def _order(trial: Record) -> list[tuple[int, float, str]]:

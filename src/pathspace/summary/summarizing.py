@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pathspace import __version__
+from pathspace.landscape import Landscape
 from pathspace.page import Block, Bullets, Code, Details, Page, Paragraph, Section
 from pathspace.page.downloads import json_text
 from pathspace.plot.pages import landscape_blocks, landscape_data
@@ -36,7 +37,7 @@ def summarize(runs: Runs, title: str = "", *, log: bool = False) -> Page:
     if runs.reports:
         blocks.append(Section("Measures", _measures(runs.reports)))
     if runs.landscapes:
-        blocks.append(Section("Loss landscapes", landscape_blocks(runs.landscapes, log=log)))
+        blocks.append(Section("Loss landscapes", _landscapes(runs.landscapes, log)))
     blocks.append(Section("Configuration and environment", _settings(runs, groups)))
     return Page(
         title or f"Report of {_counts(runs)}",
@@ -84,12 +85,22 @@ def _measures(reports: Sequence[Report]) -> list[Block]:
     return [comparison.block(), *each]
 
 
+def _landscapes(landscapes: Sequence[Landscape], log: bool) -> list[Block]:
+    """Side by side only what was made alike, because one caption speaks for all of it."""
+    alike: dict[str, list[Landscape]] = {}
+    for one in landscapes:
+        made = [one.about.get(name) for name in ("scale", "seed", "samples")]
+        sizes = [len(axis) for axis in one.axes]
+        alike.setdefault(json_text([one.space, one.loss, sizes, *made]), []).append(one)
+    return [block for group in alike.values() for block in landscape_blocks(group, log=log)]
+
+
 def _settings(runs: Runs, groups: Sequence[Group]) -> list[Block]:
     """Configurations and environments, each text once."""
     found: list[Block] = []
     for group in groups:
         config = {**group.trials[0].config, SEED: list(group.seeds)}
-        found.append(_folded(f"Configuration: {group.name}", config))
+        found.append(Details.of(f"Configuration: {group.name}", config))
     where: dict[str, list[str]] = {}
     for trial in runs.trials:
         same = {name: value for name, value in trial.environment.items() if name != "date"}
@@ -100,14 +111,10 @@ def _settings(runs: Runs, groups: Sequence[Group]) -> list[Block]:
         label = f"Environment{count} of {len(dates)} trials, {span}"
         found.append(Details(label, [Code(text, label)]))
     for report in runs.reports:
-        found.append(_folded(f"How {report.name} was measured", report.settings))
+        found.append(Details.of(f"How {report.name} was measured", report.settings))
     for landscape in runs.landscapes:
-        found.append(_folded(f"How the landscape of {landscape.name} was made", landscape.about))
+        found.append(Details.of(f"How the landscape of {landscape.name} was made", landscape.about))
     return found
-
-
-def _folded(summary: str, data: Mapping[str, Any]) -> Details:
-    return Details(summary, [Code(json_text(dict(data), 2), summary)])
 
 
 def _data(runs: Runs) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 About the checksums. All are of the official files. Those of MNIST, Fashion-MNIST, ``ratings.dat``
 and the files inside ``cifar-10-binary.tar.gz`` were computed from local copies, and agree with the
-published sums (SHA-256, and MD5 for ``ratings.dat``). Those of the three archives, of the files
+published sums (SHA-256, and MD5 for ``ratings.dat``). Debian's Fashion-MNIST is packed anew: its
+files are others, and what is inside is the same. Those of the three archives, of the files
 inside ``cifar-100-binary.tar.gz`` and of SVHN are published ones that we had no file to compare to.
 """
 
@@ -90,7 +91,7 @@ _cifar = partial(
     terms="cite Krizhevsky 2009",
 )
 
-# name, bytes, SHA-256, rows
+# name, bytes, SHA-256, rows, SHA-256 of what is inside
 # fmt: off
 _ALL = (
     _idx(
@@ -98,10 +99,10 @@ _ALL = (
         title="MNIST",
         folder="mnist",
         files=(
-            File("train-images-idx3-ubyte.gz", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 60_000),  # noqa: E501
-            File("train-labels-idx1-ubyte.gz", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 60_000),  # noqa: E501
-            File("t10k-images-idx3-ubyte.gz", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 10_000),  # noqa: E501
-            File("t10k-labels-idx1-ubyte.gz", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 10_000),  # noqa: E501
+            File("train-images-idx3-ubyte.gz", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 60_000, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),  # noqa: E501
+            File("train-labels-idx1-ubyte.gz", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 60_000, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),  # noqa: E501
+            File("t10k-images-idx3-ubyte.gz", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 10_000, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),  # noqa: E501
+            File("t10k-labels-idx1-ubyte.gz", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 10_000, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),  # noqa: E501
         ),
         # The authors' own server refuses downloads; these copies are byte for byte the same.
         hosts=(
@@ -115,14 +116,14 @@ _ALL = (
         title="Fashion-MNIST",
         folder="fashion-mnist",
         files=(
-            File("train-images-idx3-ubyte.gz", 26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 60_000),  # noqa: E501
-            File("train-labels-idx1-ubyte.gz", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 60_000),  # noqa: E501
-            File("t10k-images-idx3-ubyte.gz", 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 10_000),  # noqa: E501
-            File("t10k-labels-idx1-ubyte.gz", 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 10_000),  # noqa: E501
+            File("train-images-idx3-ubyte.gz", 26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 60_000, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),  # noqa: E501
+            File("train-labels-idx1-ubyte.gz", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 60_000, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),  # noqa: E501
+            File("t10k-images-idx3-ubyte.gz", 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 10_000, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),  # noqa: E501
+            File("t10k-labels-idx1-ubyte.gz", 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 10_000, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),  # noqa: E501
         ),
         hosts=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
         terms="MIT",
-        system=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
+        system=("/usr/share/datasets/fashion-mnist",),  # apt-get install dataset-fashion-mnist
     ),
     _cifar(
         name="cifar10",

@@ -56,24 +56,23 @@ class Copy:
     def __call__(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         """Read, check and parse a file.
 
-        A checksum other than the official one is an error, unless checks are switched off or the
-        data set often comes with fewer rows and this file has fewer.
+        Content other than the official one is an error, unless checks are switched off or the data
+        set often comes with fewer rows and this file has fewer.
         """
         file = self.source.file(name)
         content = self._content(file)
-        found = hashlib.sha256(content).hexdigest()
-        official = found == file.sha256
+        official = file.is_held_by(content)
         if not official:
             if self.verify and not self.source.partial:
-                raise self._altered(file, found, len(content))
-            self.differing[name] = found
+                raise self._altered(file, content)
+            self.differing[name] = hashlib.sha256(content).hexdigest()
         try:
             parsed = parse(content)
         except FormatError as error:
-            raise self._altered(file, found, len(content), str(error)) from error
+            raise self._altered(file, content, str(error)) from error
         rows = len(parsed[-1]) if isinstance(parsed, tuple) else len(parsed)
         if not official and self.verify and rows >= file.rows:
-            raise self._altered(file, found, len(content), f"it has {rows:,} rows")
+            raise self._altered(file, content, f"it has {rows:,} rows")
         return parsed
 
     def _content(self, file: File) -> bytes:
@@ -86,12 +85,13 @@ class Copy:
                 f"{file.sha256}, found none; {self._remedy()}"
             ) from error
 
-    def _altered(self, file: File, found: str, size: int, reason: str = "") -> DataError:
+    def _altered(self, file: File, content: bytes, reason: str = "") -> DataError:
+        found = hashlib.sha256(content).hexdigest()
         because = f" ({reason})" if reason else ""
         otherwise = "" if reason else ", verify=False accepts it as it is"
         return DataError(
             f"{self.folder / file.name} is not the official file{because}: sha256 expected "
-            f"{file.sha256}, found {found}; bytes expected {file.size:,}, found {size:,}; "
+            f"{file.sha256}, found {found}; bytes expected {file.size:,}, found {len(content):,}; "
             f"{self._remedy()}{otherwise}"
         )
 
@@ -117,7 +117,7 @@ def look(source: Source, given: Folder = None, *, verify: bool = False) -> Findi
     Returns:
         The folder and one of "missing", "incomplete" (some files), "subset" (smaller files, of a
         data set that often comes so), "altered" (not the official files), "present" (the official
-        sizes), "verified" (the official checksums).
+        sizes), "verified" (the official checksums). Of files packed anew, only those inside count.
 
     Example:
         >>> from pathspace.experiments.data.catalogue import find_source
@@ -131,13 +131,19 @@ def look(source: Source, given: Folder = None, *, verify: bool = False) -> Findi
     if not all(path.is_file() for path in paths.values()):
         return Finding(folder, "incomplete")
     sizes = {file: path.stat().st_size for file, path in paths.items()}
-    if any(size != file.size for file, size in sizes.items()):
-        smaller = all(size <= file.size for file, size in sizes.items())
-        return Finding(folder, "subset" if source.partial and smaller else "altered")
-    if not verify:
-        return Finding(folder, "present")
-    official = all(sha256(path) == file.sha256 for file, path in paths.items())
-    return Finding(folder, "verified" if official else "altered")
+    suspects = paths if verify else {f: path for f, path in paths.items() if sizes[f] != f.size}
+    if all(is_official(file, path) for file, path in suspects.items()):
+        return Finding(folder, "verified" if verify else "present")
+    smaller = all(size <= file.size for file, size in sizes.items())
+    smaller &= any(size < file.size for file, size in sizes.items())
+    return Finding(folder, "subset" if source.partial and smaller else "altered")
+
+
+def is_official(file: File, path: Path) -> bool:
+    """Whether there is a file with the official content at this path."""
+    if not path.is_file() or not (file.unpacked or path.stat().st_size == file.size):
+        return False
+    return file.is_held_by(path.read_bytes())
 
 
 def find(source: Source, given: Folder = None) -> Path | None:

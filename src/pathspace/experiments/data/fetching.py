@@ -12,7 +12,7 @@ from typing import Any
 
 from pathspace.experiments.data.archives import unpack
 from pathspace.experiments.data.catalogue import find_source
-from pathspace.experiments.data.copies import Folder, data_folder, sha256
+from pathspace.experiments.data.copies import Folder, data_folder, is_official, sha256
 from pathspace.experiments.data.errors import DataError, require
 from pathspace.experiments.data.sources import File, Source
 
@@ -54,12 +54,7 @@ def fetch(name: str, folder: Folder = None, *, progress: bool | None = None) -> 
 
 
 def _is_official(source: Source, folder: Path) -> bool:
-    return all(
-        (path := folder / file.name).is_file()
-        and path.stat().st_size == file.size
-        and sha256(path) == file.sha256
-        for file in source.files
-    )
+    return all(is_official(file, folder / file.name) for file in source.files)
 
 
 def _download(source: Source, file: File, folder: Path, progress: bool) -> None:

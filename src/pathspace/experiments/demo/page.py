@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 from pathspace import __version__
-from pathspace.experiments.demo.inspecting import SPACES, Look, largest_rise
+from pathspace.experiments.demo.inspecting import SPACES, largest_rise
+from pathspace.experiments.demo.records import demo_data, look_record, training_records
 from pathspace.experiments.demo.running import Demo
-from pathspace.experiments.demo.settings import OPTIMIZERS, STARTS, Settings, Start
+from pathspace.experiments.demo.settings import OPTIMIZERS, STARTS, Start
 from pathspace.experiments.demo.tables import (
     comparison_table,
     difference_table,
@@ -25,12 +25,13 @@ from pathspace.page import (
     Curve,
     Curves,
     DataTable,
+    Details,
     Page,
     Paragraph,
     Section,
     mean_curve,
 )
-from pathspace.plot.pages import landscape_blocks, landscape_data
+from pathspace.plot.pages import landscape_blocks
 
 TITLE = "One function, two sets of weights, four optimizers"
 SECTIONS = (
@@ -41,6 +42,7 @@ SECTIONS = (
     "Before and after training",
     "Landscapes",
     "Every learning rate",
+    "Configuration and environment",
 )
 
 
@@ -55,9 +57,10 @@ def demo_page(demo: Demo) -> Page:
         _looks(demo),
         _landscapes(demo),
         _rates(trainings),
+        _settings(demo),
     )
     sections = [Section(title, blocks) for title, blocks in zip(SECTIONS, contents, strict=True)]
-    return Page(TITLE, sections, f"pathspace {__version__} demo", _data(demo), "demo")
+    return Page(TITLE, sections, f"pathspace {__version__} demo", demo_data(demo), "demo")
 
 
 # Sections ----------------------------------------------------------------------------------------
@@ -99,7 +102,9 @@ def _comparison(trainings: Trainings) -> list[Block]:
         "it. Blue edge: optimizers that cannot notice a rescaling. One small data set and a short "
         "budget: the rows show what a rescaling does, not which optimizer is best in general."
     )
-    return [DataTable(comparison_table(trainings), caption, _records(trainings), "comparison")]
+    return [
+        DataTable(comparison_table(trainings), caption, training_records(trainings), "comparison")
+    ]
 
 
 def _differences(trainings: Trainings) -> list[Block]:
@@ -122,8 +127,10 @@ def _differences(trainings: Trainings) -> list[Block]:
     at_every_rate = (
         "The relative difference at every rate of the grid. Path-SGD and G-SGD begin with a "
         "difference of one rounding, which training may enlarge. Where the rate is so large "
-        "that training is chaotic (see the errors in the last section), this ends in another "
-        "function. A random change of the balanced weights by one rounding grows alike (not shown)."
+        "that training is chaotic (see the errors in “Every learning rate”), this ends in another "
+        "function. A control below the table then trains from the balanced weights after a "
+        "rescaling by factors that differ from 1 by 1e-15: a difference as large shows that "
+        "rounding alone suffices."
     )
     return [
         DataTable(difference_table(trainings), caption),
@@ -157,7 +164,7 @@ def _looks(demo: Demo) -> list[Block]:
         "choice of basis paths, those through each network's own largest weights, so compare the "
         "two starts of one optimizer rather than optimizers. A training that diverged has no row."
     )
-    records = tuple(map(_record, demo.looks))
+    records = tuple(map(look_record, demo.looks))
     return [DataTable(look_table(demo.looks), caption, records, "before and after")]
 
 
@@ -187,7 +194,18 @@ def _rates(trainings: Trainings) -> list[Block]:
         "Errors after the last epoch at every rate that was tried. Validation errors choose the "
         "rate; test errors are shown for all, and decide nothing."
     )
-    return [DataTable(training_table(trainings), caption, _records(trainings), "trainings")]
+    return [DataTable(training_table(trainings), caption, training_records(trainings), "trainings")]
+
+
+def _settings(demo: Demo) -> list[Block]:
+    settings = demo.trainings.settings
+    optimizer, start, rate, seed = next(settings.cases())
+    first = settings.trial(optimizer, start, rate, seed)
+    return [
+        Details.of("Configuration: choices of the demonstration", dataclasses.asdict(settings)),
+        Details.of("Configuration: the first of the trainings, complete", first.to_dict()),
+        Details.of("Environment", demo.environment),
+    ]
 
 
 # Parts -------------------------------------------------------------------------------------------
@@ -242,30 +260,3 @@ def _gap(one: Curve, other: Curve) -> float:
 def _number(value: float | None) -> float:
     """A metric that a curve can draw; where a training diverged there is none."""
     return math.nan if value is None else value
-
-
-def _records(trainings: Trainings) -> tuple[dict[str, Any], ...]:
-    """One row per training."""
-    rows = []
-    for (optimizer, start, rate, seed), outcome in trainings.outcomes.items():
-        named = {"optimizer": OPTIMIZERS[optimizer], "start": start, "rate": rate, "seed": seed}
-        metrics = {key: value for key, value in outcome.final.items() if "_" in key}
-        rows.append({**named, "status": outcome.status, **metrics, "seconds": outcome.seconds})
-    return tuple(rows)
-
-
-def _record(look: Look) -> dict[str, Any]:
-    traces: dict[str, Any] = {}
-    for space, found in look.flatness.items():
-        traces |= {f"trace ({space})": found.value, f"error ({space})": found.standard_error}
-    return {"network": look.name, "start": look.start, **look.measures, **traces}
-
-
-def _data(demo: Demo) -> dict[str, Any]:
-    settings: Settings = demo.trainings.settings
-    return {
-        "settings": dataclasses.asdict(settings),
-        "trainings": [outcome.to_dict() for outcome in demo.trainings.outcomes.values()],
-        "networks": [_record(look) for look in demo.looks],
-        "landscapes": [landscape_data(one) for pair in demo.landscapes.values() for one in pair],
-    }

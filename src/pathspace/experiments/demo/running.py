@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from pathspace.experiments.demo.inspecting import (
 )
 from pathspace.experiments.demo.settings import FULL, OPTIMIZERS, STARTS, Settings
 from pathspace.experiments.demo.trainings import Trainings, train_all
+from pathspace.experiments.store.environment import environment
 from pathspace.flatness.coordinates import Space
 from pathspace.landscape import Landscape
 from pathspace.progress import progress_bar
@@ -29,11 +31,13 @@ class Demo:
         trainings: all trainings.
         looks: networks before and after training.
         landscapes: one function in two sets of weights, by space.
+        environment: versions and machine.
     """
 
     trainings: Trainings
     looks: Sequence[Look]
     landscapes: Mapping[Space, Sequence[Landscape]]
+    environment: Mapping[str, Any]
 
 
 def run_demo(settings: Settings = FULL, *, progress: bool | None = None) -> Demo:
@@ -50,11 +54,11 @@ def run_demo(settings: Settings = FULL, *, progress: bool | None = None) -> Demo
         what was found, for :func:`~pathspace.experiments.demo.demo_page` and the tables.
     """
     networks = len(STARTS) * (1 + len(OPTIMIZERS))
-    total = settings.count + networks + len(SPACES)
+    total = settings.count + 1 + networks + len(SPACES)  # 1: the control
     with _one_thread(), progress_bar("demo", total, progress) as step:
         trainings = train_all(settings, step)
         looks = inspect_networks(trainings, step)
-        return Demo(trainings, looks, draw_landscapes(trainings, step))
+        return Demo(trainings, looks, draw_landscapes(trainings, step), environment())
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ from typing import Literal
 
 from pathspace.experiments.training import Trial
 
-Start = Literal["balanced", "unbalanced"]
+Start = Literal["balanced", "unbalanced", "rounded"]
 
 STARTS: tuple[Start, ...] = ("balanced", "unbalanced")
+CONTROL: Start = "rounded"  # balanced, changed by nothing but rounding
 OPTIMIZERS = {"sgd": "SGD", "adagrad": "AdaGrad", "pathsgd": "Path-SGD", "gsgd": "G-SGD"}
 INVARIANT = ("pathsgd", "gsgd")  # those that should not notice a rescaling
 
@@ -71,12 +72,20 @@ class Settings:
                         yield optimizer, start, rate, seed
 
     def trial(self, optimizer: str, start: Start, rate: float, seed: int) -> Trial:
-        """One training. The start changes the initial weights, but not the initial function."""
+        """One training. The start changes the initial weights, but not the initial function.
+
+        The control is unbalanced too, with factors that differ from 1 by a few roundings.
+        """
+        inits = {
+            "balanced": "balanced",
+            "unbalanced": f"unbalanced:{self.picks}",
+            "rounded": f"unbalanced:{self.picks}:factor=1.0:spread=1e-15",
+        }
         return Trial(
             self.model,
             self.data,
             preprocess=("unit_interval", "flatten", f"validation_split:{self.validation}"),
-            init="balanced" if start == "balanced" else f"unbalanced:{self.picks}",
+            init=inits[start],
             optimizer=optimizer,
             lr=rate,
             batch=self.batch,

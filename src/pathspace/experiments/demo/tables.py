@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pathspace.experiments.demo.inspecting import MEASURES, SPACES, Look
-from pathspace.experiments.demo.settings import INVARIANT, OPTIMIZERS, STARTS, Settings
+from pathspace.experiments.demo.settings import CONTROL, INVARIANT, OPTIMIZERS, STARTS, Settings
 from pathspace.experiments.demo.trainings import Difference, Trainings
 from pathspace.flatness import Flatness
 from pathspace.tables import NOTHING, Column, Row, Table
@@ -71,7 +71,14 @@ def rate_table(trainings: Trainings) -> Table:
     for rate in trainings.settings.rates:
         found = (trainings.difference(optimizer, rate) for optimizer in OPTIMIZERS)
         rows.append(Row((f"{rate:g}", *(_difference_cells(one)[1] for one in found))))
-    return Table("The relative difference at every rate", columns, tuple(rows))
+    remarks = []
+    for optimizer, rate in trainings.controls:
+        _, relative, _ = _difference_cells(trainings.difference(optimizer, rate, CONTROL))
+        remarks.append(
+            f"Control for {OPTIMIZERS[optimizer]} at rate {rate:g}: from balanced weights that "
+            f"rounding alone changed, the relative difference is {relative}."
+        )
+    return Table("The relative difference at every rate", columns, tuple(rows), tuple(remarks))
 
 
 def look_table(looks: Sequence[Look]) -> Table:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pathspace.experiments.data import Dataset
-from pathspace.experiments.demo.settings import Settings, Start
+from pathspace.experiments.demo.settings import CONTROL, INVARIANT, Settings, Start
 from pathspace.experiments.training import (
     Classification,
     Outcome,
@@ -22,6 +22,8 @@ from pathspace.experiments.training import (
 from pathspace.progress import Step
 
 Case = tuple[str, Start, float, int]
+
+ROUNDING = 1e-9  # relative differences above this ask for a control
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Trainings:
 
     Attributes:
         settings: what was trained.
-        outcomes: by optimizer, start, rate and seed.
+        outcomes: by optimizer, start, rate and seed; controls only where they were asked for.
         dataset: what all of them were trained on.
     """
 
@@ -101,16 +103,20 @@ class Trainings:
             key=lambda rate: self.errors(optimizer, start, rate, "validation").mean,
         )
 
-    def difference(self, optimizer: str, rate: float) -> Difference:
+    def difference(self, optimizer: str, rate: float, start: Start = "unbalanced") -> Difference:
         """What the start changes about the trained function: both trained at the same rate."""
         pairs = zip(
-            self.of(optimizer, "balanced", rate),
-            self.of(optimizer, "unbalanced", rate),
-            strict=True,
+            self.of(optimizer, "balanced", rate), self.of(optimizer, start, rate), strict=True
         )
         return _farthest(
             [(self.outputs(one.weights), self.outputs(other.weights)) for one, other in pairs]
         )
+
+    @property
+    def controls(self) -> list[tuple[str, float]]:
+        """Optimizers and rates for which there is a control."""
+        cases = ((name, rate) for name, start, rate, _ in self.outcomes if start == CONTROL)
+        return list(dict.fromkeys(cases))
 
     def initial_difference(self) -> Difference:
         """The same before training: nothing but rounding."""
@@ -148,6 +154,10 @@ class Trainings:
 def train_all(settings: Settings, step: Step = lambda _: None) -> Trainings:
     """Train every case; ``step`` is told what comes next.
 
+    Where an invariant optimizer came to another function from unbalanced weights, rounding must
+    have been amplified, or the optimizer is not invariant. A control tells which: the same training
+    from weights that rounding alone changed.
+
     Example:
         >>> from dataclasses import replace
         >>> from pathspace.experiments.demo import QUICK
@@ -164,7 +174,15 @@ def train_all(settings: Settings, step: Step = lambda _: None) -> Trainings:
         outcomes[case] = train(trial)
     task = prepare_task(trial)
     assert isinstance(task, Classification)  # digits are classified
-    return Trainings(settings, outcomes, task.dataset)
+    trainings = Trainings(settings, outcomes, task.dataset)
+    step("control")
+    for optimizer in INVARIANT:
+        for rate in settings.rates:
+            if trainings.difference(optimizer, rate).relative > ROUNDING:
+                for seed in settings.seeds:
+                    control = optimizer, CONTROL, rate, seed
+                    outcomes[control] = train(settings.trial(*control))
+    return trainings
 
 
 def _farthest(pairs: Sequence[tuple[Tensor, Tensor]]) -> Difference:
