@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from pathspace import __version__
+from pathspace.cli.bench import bench
 from pathspace.cli.data import data
 from pathspace.cli.demo import demo
 from pathspace.cli.inspect import inspect
@@ -16,11 +17,21 @@ from pathspace.cli.landscape import landscape
 from pathspace.cli.measure import measure
 from pathspace.cli.output import show_error
 from pathspace.cli.report import report
+from pathspace.cli.reproduce import reproduce
 from pathspace.cli.train import train
 from pathspace.errors import PathspaceError
 
-COMMANDS: tuple[Callable[..., None], ...] = (inspect, measure, landscape, train, report, demo)
-COMPLETE = (demo,)  # commands that need no arguments
+COMMANDS: tuple[Callable[..., None], ...] = (
+    inspect,
+    measure,
+    landscape,
+    train,
+    reproduce,
+    report,
+    demo,
+    bench,
+)
+COMPLETE = (demo, bench)  # commands that need no arguments
 
 
 def application() -> typer.Typer:

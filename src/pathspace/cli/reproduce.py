@@ -1,0 +1,183 @@
+"""``pathspace reproduce``: the papers' tables and figures, beside the papers' own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from pathspace.cli.measure import DataDir
+from pathspace.cli.options import AsJson
+from pathspace.cli.output import show_json
+from pathspace.cli.tables import show_tables
+from pathspace.errors import PathspaceError
+from pathspace.tables import Column, Row, Table
+
+REPORT = "report.html"
+LIST, ALL = "list", "all"
+
+
+def reproduce(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PAPER FIGURE | PAPER | all | list",
+            help="Such as [bold]meng2019 fig4[/]; a paper alone is all of its experiments.",
+            show_default=False,
+        ),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(metavar="quick|paper", help="Minutes on two cores, or the published setting."),
+    ] = "quick",
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of pages, pictures and tables.")
+    ] = Path("reproductions"),
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of results, in which everything is computed once.",
+            show_default="archive in the folder above",
+        ),
+    ] = None,
+    executor: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where the work is done: [bold]local[/], [bold]local:N[/] processes, "
+            "[bold]ray[/] or [bold]ray:ADDRESS[/].",
+        ),
+    ] = "local",
+    data_dir: DataDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a table or figure of a paper, with controls, seeds and confidence intervals.
+
+    Prints the paper's numbers beside ours, and writes pictures, a table of all
+    trials, a Markdown page per experiment and one web page. Whatever stops it,
+    the same command goes on where it was: nothing is computed twice.
+
+    [bold]Examples[/]
+
+    [cyan]pathspace reproduce list[/]
+
+    [cyan]pathspace reproduce meng2019 fig4 --preset quick --out fig4[/]
+
+    [cyan]pathspace reproduce all --executor ray:auto[/]
+    """
+    from pathspace.experiments.executors import Archive, executor_named
+    from pathspace.experiments.reproduce.page import reproduction_page
+    from pathspace.experiments.reproduce.progress import progress_named
+    from pathspace.experiments.reproduce.running import reproduce as run
+    from pathspace.experiments.reproduce.writing import summary, write_index, write_reproduction
+    from pathspace.experiments.training import TrialInterrupted
+    from pathspace.page import write
+
+    name = " ".join(what or ())
+    if name == LIST:
+        _show_list(as_json)
+        return
+    if preset not in ("quick", "paper"):
+        raise typer.BadParameter(f"{preset!r} should be quick or paper", param_hint="--preset")
+    experiments = _chosen(name)
+    kept = Archive(archive or out / "archive")
+    progress = progress_named("quiet" if quiet else "auto")
+    found = []
+    try:
+        with executor_named(executor) as works:
+            for experiment in experiments:
+                one = run(
+                    experiment,
+                    preset,  # type: ignore[arg-type]
+                    kept,
+                    works,
+                    data_dir=data_dir,
+                    progress=progress,
+                )
+                found.append(one)
+                folder = write_reproduction(one, out)
+                if not as_json:
+                    _show(one, folder)
+    except TrialInterrupted as interrupted:
+        said = f"{interrupted}; nothing that was finished is lost"
+        Console(stderr=True, highlight=False).print(Text(said, "yellow"))
+        raise typer.Exit(128 + interrupted.signal) from None
+    except ImportError as error:  # of matplotlib, with what to install
+        raise PathspaceError(str(error)) from error
+    write_index(out)
+    text = write(reproduction_page(found, kept), out / REPORT)
+    if as_json:
+        show_json([summary(one) for one in found])
+    else:
+        typer.echo(f"\n{out / REPORT}: the report ({len(text.encode()) / 1e6:.1f} MB)")
+
+
+def _chosen(name: str) -> tuple[Any, ...]:
+    """The experiments that a person names."""
+    from pathspace.experiments.reproduce import PAPERS, find_experiment, find_experiments
+
+    if not name:
+        raise typer.BadParameter(
+            "missing; name an experiment, `list` shows all", param_hint="PAPER FIGURE"
+        )
+    if name == ALL:
+        return find_experiments()
+    if name in PAPERS:
+        return tuple(one for one in find_experiments() if one.name.startswith(f"{name} "))
+    return (find_experiment(name),)
+
+
+def _show(one: Any, folder: Path) -> None:
+    """The tables and the words."""
+    from pathspace.experiments.reproduce.progress import in_words
+
+    findings, console = one.findings, Console(highlight=False)
+    console.print(Text(f"\n{one.experiment.name}: {one.experiment.title}", "bold"))
+    tables = [findings.table()] if findings.claims else []
+    show_tables((*tables, *(block.table for block in findings.tables)))
+    console.print()
+    for statement in findings.statements:
+        console.print(Text(f"• {statement}"))
+    work = f"{len(one.answers)} jobs, {in_words(one.seconds)} of work"
+    console.print(Text(f"\n{work}; {folder}", "dim"), soft_wrap=True)
+
+
+def _show_list(as_json: bool) -> None:
+    from pathspace.experiments.reproduce import find_experiments
+
+    experiments = find_experiments()
+    if as_json:
+        show_json(
+            [
+                {"name": one.name, "title": one.title, "where": one.where, "shows": one.shows}
+                | {n: {"jobs": p.jobs, "time": p.time} for n, p in _presets(one).items()}
+                for one in experiments
+            ]
+        )
+        return
+    columns = (
+        Column("experiment"),
+        Column("what"),
+        Column("quick: jobs", number=True),
+        Column("time"),
+        Column("paper: jobs", number=True),
+        Column("time"),
+    )
+    rows = tuple(
+        Row(
+            (one.name, one.title, str(one.quick.jobs), one.quick.time, str(one.paper.jobs),
+             one.paper.time),
+            str(one.source),
+        )
+        for one in experiments
+    )  # fmt: skip
+    show_tables((Table("Tables and figures that can be reproduced", columns, rows),))
+
+
+def _presets(experiment: Any) -> dict[str, Any]:
+    return {"quick": experiment.quick, "paper": experiment.paper}

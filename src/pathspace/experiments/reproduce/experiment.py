@@ -1,0 +1,134 @@
+"""An experiment: what a paper shows, the presets, and the plan that leads from jobs to findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from pathspace.errors import PathspaceError
+from pathspace.experiments.executors import Job
+from pathspace.experiments.reproduce.findings import Findings
+from pathspace.experiments.reproduce.papers import PAPERS, Paper
+from pathspace.page.downloads import file_stem
+
+Settings = TypeVar("Settings")
+Found = TypeVar("Found")
+Key = TypeVar("Key", bound=Hashable)
+
+# Yields jobs, receives their outcomes and results in the same order, returns what was found.
+Plan: TypeAlias = Generator[Sequence[Job], list[Any], Found]
+PresetName: TypeAlias = Literal["quick", "paper"]
+
+
+class ExperimentError(PathspaceError, ValueError):
+    """An experiment is unknown, or is not what an experiment has to be."""
+
+
+@dataclass(frozen=True)
+class Preset(Generic[Settings]):
+    """One size of an experiment.
+
+    Attributes:
+        settings: what the plan gets.
+        jobs: how many trials and computations it takes at most (a best rate may turn out to be the
+            common one); a test compares it with a rehearsal.
+        time: how long that takes, and on what, in words.
+    """
+
+    settings: Settings
+    jobs: int
+    time: str
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Settings]):
+    """A table or figure of a paper.
+
+    Attributes:
+        name: ``<paper> <figure or table>``, as one types it.
+        title: in a few words.
+        where: figures, tables and sections of the paper.
+        shows: what the paper shows, in plain words.
+        plan: from settings to findings, see :mod:`pathspace.experiments.reproduce`.
+        quick: minutes on two cores, on real data.
+        paper: the published setting.
+    """
+
+    name: str
+    title: str
+    where: str
+    shows: str
+    plan: Callable[[Settings], Plan[Findings]]
+    quick: Preset[Settings]
+    paper: Preset[Settings]
+
+    def __post_init__(self) -> None:
+        if self.name.partition(" ")[0] not in PAPERS:
+            raise ExperimentError(
+                f"{self.name!r} should begin with one of {', '.join(PAPERS)} and a space"
+            )
+
+    @property
+    def source(self) -> Paper:
+        """The paper."""
+        return PAPERS[self.name.partition(" ")[0]]
+
+    @property
+    def slug(self) -> str:
+        """The name as the name of a folder."""
+        return file_stem(self.name)
+
+    def preset(self, name: PresetName) -> Preset[Settings]:
+        """The preset of that name."""
+        return self.quick if name == "quick" else self.paper
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Key by which names with numbers sort in the order of the numbers.
+
+    Example:
+        >>> sorted(["table1", "fig10", "fig2"], key=natural_order)
+        ['fig2', 'fig10', 'table1']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
+
+
+def side_by_side(plans: Mapping[Key, Plan[Found]]) -> Plan[dict[Key, Found]]:
+    """Several plans as one: what each yields first is yielded together, and so on.
+
+    Example:
+        >>> def count(up_to):
+        ...     answers = yield list(range(up_to))
+        ...     more = yield [up_to]
+        ...     return answers + more
+        >>> both = side_by_side({"a": count(1), "b": count(2)})
+        >>> next(both), both.send(["0", "0", "1"])
+        ([0, 0, 1], [1, 2])
+        >>> try:
+        ...     both.send(["1", "2"])
+        ... except StopIteration as end:
+        ...     print(end.value)
+        {'a': ['0', '1'], 'b': ['0', '1', '2']}
+    """
+    found: dict[Key, Found] = {}
+    asked: dict[Key, Sequence[Job]] = {}
+
+    def advance(key: Key, answers: list[Any] | None) -> None:
+        plan = plans[key]
+        try:
+            asked[key] = next(plan) if answers is None else plan.send(answers)
+        except StopIteration as end:
+            asked.pop(key, None)
+            found[key] = end.value
+
+    for key in plans:
+        advance(key, None)
+    while asked:
+        answers = yield [job for jobs in asked.values() for job in jobs]
+        for key, jobs in list(asked.items()):
+            mine, answers = answers[: len(jobs)], answers[len(jobs) :]
+            advance(key, mine)
+    return {key: found[key] for key in plans}

@@ -1,0 +1,1 @@
+"""Experiments of the paper on G-SGD, one module each."""

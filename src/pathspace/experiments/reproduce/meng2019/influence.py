@@ -1,0 +1,169 @@
+"""What comparisons over widths say about the influence of the invariance, in claims and words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+
+from pathspace.experiments.data.errors import require
+from pathspace.experiments.reproduce.controls import GSGD, SGD, Comparison, Rate
+from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.meng2019.gaps import (
+    DELTA,
+    METRICS,
+    OWN_START,
+    SPACE,
+    START,
+    TABLE5,
+    Size,
+    gap_of,
+    size_of,
+)
+from pathspace.experiments.reproduce.meng2019.views import (
+    gaps_figure,
+    gaps_table,
+    levels_curves,
+    levels_figure,
+    levels_table,
+)
+
+
+def influence(comparisons: Mapping[int, Comparison], epochs: int) -> Findings:
+    """Findings from one comparison per width."""
+    sizes = {width: size_of(width) for width in comparisons}
+    rate = next(iter(comparisons.values())).common_rate
+    said: dict[Rate, str] = {
+        "common": f"all at rate {rate:g}",
+        "best": "each at its best rate",
+    }
+    return Findings(
+        claims=(*_gap_claims(comparisons, rate), *_size_claims(sizes)),
+        statements=tuple(_statements(comparisons, sizes, rate, epochs)),
+        figures=(levels_figure(comparisons, said), gaps_figure(comparisons, sizes, said)),
+        tables=(levels_table(comparisons, said), gaps_table(comparisons, said)),
+        blocks=tuple(levels_curves(comparisons, name, said["common"]) for name in METRICS),
+        deviations=(
+            "“Normalized” inputs are taken as pixels scaled to [0, 1].",
+            "The paper does not say how many seeds its curves are of, and prints no numbers: only "
+            "directions can be compared.",
+            "The paper has neither control: SGD from G-SGD's initial weights, and G-SGD from "
+            "SGD's. Best rates are chosen by the error on 10,000 of the training images after "
+            "training on the others; final trainings use all of them.",
+        ),
+    )
+
+
+# Claims and words --------------------------------------------------------------------------------
+
+
+def _gap_claims(comparisons: Mapping[int, Comparison], rate: float) -> list[Claim]:
+    claims = []
+    for name, said in METRICS.items():
+        for width, comparison in comparisons.items():
+            gap = comparison.difference(GSGD, SGD, name, "common")
+            what = f"Δ {said}, h = {width}"
+            group = f"Figure 4: G-SGD − SGD, both at rate {rate:g}"
+            claims.append(Claim(what, "below 0", gap, gap.verdict("below 0"), group))
+    return claims
+
+
+def _size_claims(sizes: Mapping[int, Size]) -> list[Claim]:
+    claims = []
+    for width, size in sizes.items():
+        weights, ratio = TABLE5[width]
+        group = "Table 5: the networks"
+        claims.append(Claim(f"weights m, h = {width}", weights, size.weights, group=group))
+        claims.append(Claim(f"H/m, h = {width}", ratio, size.ratio, group=group, digits=3))
+    return claims
+
+
+def _statements(
+    comparisons: Mapping[int, Comparison], sizes: Mapping[int, Size], rate: float, epochs: int
+) -> list[str]:
+    seeds = len(next(iter(comparisons.values())).seeds)
+    said = [
+        f"After {epochs} epochs at rate {rate:g}, test errors of G-SGD minus those of SGD are "
+        f"{_by_width(comparisons, DELTA, 'common')} ({seeds} seeds; percentage points, in brackets "
+        "the 95 % confidence interval of the paired difference).",
+        "SGD that starts from G-SGD's initial weights already differs from SGD by "
+        f"{_by_width(comparisons, START, 'common')}: {_share(comparisons)}",
+        "From the same skeleton weights, G-SGD minus SGD is "
+        f"{_by_width(comparisons, SPACE, 'common')}; from SGD's own start, with the normalised "
+        f"metric, {_by_width(comparisons, OWN_START, 'common')}.",
+        "With the best rate of the grid for each, G-SGD minus SGD is "
+        f"{_by_width(comparisons, DELTA, 'best')}: {_of_the_rate(comparisons)}",
+    ]
+    return [*said, *_edges(comparisons), _trend(comparisons, sizes), *_ratios(sizes)]
+
+
+def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> str:
+    found = {width: gap_of(one, gap, "test_error", rate) for width, one in comparisons.items()}
+    return ", ".join(f"{difference} at h = {width}" for width, difference in found.items())
+
+
+def _share(comparisons: Mapping[int, Comparison]) -> str:
+    """How much of the paper's gap the start alone explains, over all widths."""
+    delta, start = (_meangap_of(comparisons, gap, "common") for gap in (DELTA, START))
+    if not (math.isfinite(delta) and math.isfinite(start) and delta < 0):
+        return "as G-SGD gains nothing on average, there is no gain to be explained."
+    share = start / delta
+    whole = f"{100 * share:.0f} % of G-SGD's mean gain"
+    if share > 0.5:
+        return f"{whole} come from the initial weights alone, not from the space."
+    return f"{whole}; most of the gain is not the start's."
+
+
+def _of_the_rate(comparisons: Mapping[int, Comparison]) -> str:
+    common, best = (_meangap_of(comparisons, DELTA, rate) for rate in ("common", "best"))
+    if not (math.isfinite(common) and math.isfinite(best)):
+        return "some trainings diverged."
+    rates = {arm: {one.best_rates[arm] for one in comparisons.values()} for arm in (SGD, GSGD)}
+    told = "; ".join(
+        f"{arm} takes {' or '.join(f'{rate:g}' for rate in sorted(found))}"
+        for arm, found in rates.items()
+    )
+    size = f"on average {best:+.3g} instead of {common:+.3g} ({told})"
+    if abs(best) < abs(common) / 2:
+        return f"{size}, so most of the gap at the common rate is a matter of the rate."
+    return f"{size}."
+
+
+def _trend(comparisons: Mapping[int, Comparison], sizes: Mapping[int, Size]) -> str:
+    """Whether the gap grows with the invariant ratio."""
+    ratios = [sizes[width].ratio for width in comparisons]
+    gaps = [-gap_of(one, DELTA, "test_error", "common").mean for one in comparisons.values()]
+    if len(gaps) < 3 or not all(map(math.isfinite, gaps)):
+        return "There are too few widths, or trainings diverged, to speak of a trend with H/m."
+    tau = float(require("scipy.stats").kendalltau(ratios, gaps).statistic)
+    if math.isnan(tau):
+        return "The gap is the same at every width, so there is no trend with H/m."
+    paper = "as the paper says" if tau > 0 else "other than the paper says"
+    return (
+        f"Kendall's τ between H/m and G-SGD's mean gain in test error over {len(gaps)} widths is "
+        f"{tau:+.2f} ({paper}, the gain should grow with H/m)."
+    )
+
+
+def _edges(comparisons: Mapping[int, Comparison]) -> list[str]:
+    """Where the grid of rates may have been too small."""
+    found = [f"{arm} at h = {h}" for h, one in comparisons.items() for arm in one.at_the_edge]
+    if not found:
+        return []
+    return [f"The best rate is at an end of the grid, so that a better one may exist, for "
+            f"{', '.join(found)}."]  # fmt: skip
+
+
+def _ratios(sizes: Mapping[int, Size]) -> list[str]:
+    """What Table 5 prints as the invariant ratio."""
+    printed = {width: TABLE5[width][1] / size.ratio for width, size in sizes.items()}
+    if not printed or any(f"{ratio:.2f}" != "0.50" for ratio in printed.values()):
+        return []
+    return [
+        "Table 5 counts the weights as we do, but the invariant ratio that it prints is half of "
+        "H/m for the H and m of its own rows, at every width: it is h/m. Figures here use H/m."
+    ]
+
+
+def _meangap_of(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> float:
+    return fmean(gap_of(one, gap, "test_error", rate).mean for one in comparisons.values())

@@ -1,0 +1,1 @@
+"""Experiments of the paper on positively scale-invariant flatness, one module each."""

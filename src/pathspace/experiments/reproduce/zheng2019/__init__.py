@@ -1,0 +1,1 @@
+"""Experiments of the paper on the basis-path norm, one module each."""

@@ -1,0 +1,92 @@
+"""What single experiments say about outcomes that are known beforehand."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pathspace.experiments.reproduce.controls import GSGD, GSGD_NORMALIZED, SGD, SGD_SKELETON
+from pathspace.experiments.reproduce.meng2019 import fig4
+from pathspace.experiments.reproduce.meng2019.gaps import TABLE5, size_of
+from pathspace.experiments.reproduce.neyshabur2017.updates import EXAMPLES, one_update
+from pathspace.experiments.reproduce.running import conduct
+from pathspace.experiments.training import Outcome
+
+
+def arm(trial):
+    names = {("sgd", "he"): SGD, ("sgd", "skeleton"): SGD_SKELETON, ("gsgd", "skeleton"): GSGD}
+    return names.get((trial.optimizer, trial.init), GSGD_NORMALIZED)
+
+
+def findings(error):
+    """What figure 4 says if test errors (%) are such a function of arm, width, rate and seed."""
+    settings = fig4.Settings(widths=(8, 32, 128), epochs=1, seeds=(0, 1, 2), rates=(0.01, 0.1))
+
+    def outcome(trial):
+        width = int(trial.model.split("-")[2])
+        share = error(arm(trial), width, trial.lr, trial.seed) / 100
+        row = {"epoch": 1, "train_loss": share, "test_error": share, "validation_error": -trial.lr}
+        return Outcome(trial, "finished", "", [row], {})
+
+    return conduct(fig4.plan(settings), lambda jobs: list(map(outcome, jobs)))
+
+
+def said(found, part):
+    (statement,) = [text for text in found.statements if part in text]
+    return statement
+
+
+def test_a_gain_of_the_start_is_called_that():
+    gain = {SGD: 0, SGD_SKELETON: 3, GSGD: 4, GSGD_NORMALIZED: 1}
+    found = findings(lambda arm, width, rate, seed: 20 + seed - gain[arm] * (rate < 0.1))
+    assert "75 % of G-SGD's mean gain come from the initial weights" in said(found, "initial")
+    assert "most of the gap at the common rate is a matter of the rate" in said(
+        found, "With the best"
+    )
+    gaps = [claim for claim in found.claims if "test error" in claim.what]
+    assert [(claim.number, claim.verdict) for claim in gaps] == [(pytest.approx(-4), "seen")] * 3
+
+
+def test_a_gain_of_the_space_is_called_that():
+    gain = {SGD: 0, SGD_SKELETON: 1, GSGD: 4, GSGD_NORMALIZED: 3}
+    found = findings(lambda arm, width, rate, seed: 20 + seed - gain[arm] * (1 + width / 100))
+    assert "25 % of G-SGD's mean gain; most of the gain is not the start's" in said(found, "25 %")
+    assert "matter of the rate" not in " ".join(found.statements)
+    assert "-1.00 (other than the paper says" in said(found, "Kendall")
+
+
+def test_no_gain_is_called_that():
+    found = findings(lambda arm, width, rate, seed: 20 + seed + (arm == GSGD))
+    assert "there is no gain to be explained" in said(found, "gains nothing")
+    gaps = [claim for claim in found.claims if "test error" in claim.what]
+    assert {claim.verdict for claim in gaps} == {"contrary"}
+
+
+@pytest.mark.parametrize("width", TABLE5)
+def test_table_5(width):
+    weights, ratio = TABLE5[width]
+    size = size_of(width)
+    assert (size.weights, size.hidden) == (weights, 2 * width)
+    assert f"{size.ratio / 2:.2e}" == f"{ratio:.2e}"  # the paper prints h/m
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
+def test_one_update_is_that_of_the_chain_rule(example):
+    found = one_update([], None, asdict(example))
+    scales = torch.tensor(example.scales, dtype=torch.float64)
+    for start, scale in (("balanced", torch.ones_like(scales)), ("unbalanced", scales)):
+        inner = torch.tensor(example.inner, dtype=torch.float64) * scale[:, None]
+        outer = torch.tensor(example.outer, dtype=torch.float64) / scale
+        before, after = found[start]["before"], found[start]["SGD"]
+        assert_close(torch.tensor(before["inner"], dtype=torch.float64), inner)
+        assert_close(torch.tensor(before["outer"], dtype=torch.float64), outer)
+        # x = 1 and δ = −1: the step adds the sum of weights out of a unit to all into it, and the
+        # unit's value to all out of it; all weights are positive, so all units are active.
+        grown = inner + outer.sum(0)[:, None], outer + inner.sum(1)
+        assert_close(torch.tensor(after["inner"], dtype=torch.float64), grown[0])
+        assert_close(torch.tensor(after["outer"], dtype=torch.float64), grown[1])
+    path = [torch.tensor(found[s]["Path-SGD"]["output"]) for s in ("balanced", "unbalanced")]
+    assert_close(*path)
+    plain = [torch.tensor(found[s]["SGD"]["output"]) for s in ("balanced", "unbalanced")]
+    assert (plain[0] - plain[1]).abs().min() > 1000
