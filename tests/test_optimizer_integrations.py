@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader
 
 import pathspace as ps
 from optimizers import (
@@ -289,6 +290,7 @@ def test_a_derived_class_with_closures_as_in_lightning(kind):
     setting(kind)[1].load_state_dict(checkpoint)
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's own, about itself and its defaults
 @pytest.mark.parametrize("make", [GSGD, PathSGD, GAdam])
 def test_lightning(make, tmp_path):
     lightning = pytest.importorskip("lightning")
@@ -313,16 +315,13 @@ def test_lightning(make, tmp_path):
         enable_model_summary=False, default_root_dir=tmp_path, gradient_clip_val=1.0,
         accumulate_grad_batches=2,
     )  # fmt: skip
-    trainer.fit(module, [batch(k, dtype=torch.float32) for k in range(4)])
+    data = DataLoader([batch(k, dtype=torch.float32) for k in range(4)], batch_size=None)
+    trainer.fit(module, data)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     lightning.Trainer(
         max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=tmp_path,
-    ).fit(
-        Module(),
-        [batch(k, dtype=torch.float32) for k in range(4)],
-        ckpt_path=tmp_path / "last.ckpt",
-    )  # fmt: skip
+    ).fit(Module(), data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)  # fmt: skip
     assert all(not torch.equal(p, before[n]) for n, p in module.named_parameters())
 
 
