@@ -815,3 +815,14 @@ def test_log_colours_need_positive_losses() -> None:
     a.plot(log=True).figure.canvas.draw()
     with pytest.raises(ps.PathspaceError, match="logarithm"):
         below.contour(log=True)
+
+
+@pytest.mark.parametrize("name", ["landscape.json", "landscape.npz"])
+@pytest.mark.parametrize("content", [b"", b"{", b"PK\x03\x04 cut off", b"[]"])
+def test_a_damaged_file_is_named(name, content, tmp_path):
+    network, data = trained()
+    found = landscape(network, F.cross_entropy, data, grid=3)
+    file = found.save(tmp_path / "there") / name
+    file.write_bytes(content)
+    with pytest.raises(ps.PathspaceError, match=f"{name} is damaged"):
+        Landscape.load(file.parent)

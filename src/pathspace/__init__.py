@@ -31,6 +31,7 @@ from pathspace.measuring import measure, self_check
 from pathspace.network import Edge, Network, Normalization, Space
 from pathspace.norms import BasisPathNorm, basis_path_norm, path_norm
 from pathspace.penalties import BasisPathPenalty, PathNormPenalty, Penalty
+from pathspace.placement import PlacementError
 from pathspace.report import Comparison, Report, compare
 from pathspace.rescaling import (
     Rescaling,
@@ -74,6 +75,7 @@ __all__ = [
     "PathNormPenalty",
     "PathspaceError",
     "Penalty",
+    "PlacementError",
     "Reading",
     "Report",
     "Rescaling",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,13 +135,21 @@ class Landscape:
         numpy, folder = _numpy(), Path(folder)
         if not (folder / ABOUT).exists():
             raise PathspaceError(f"there is no landscape in {folder}: {ABOUT} is missing")
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if about.get("format") != FORMAT:
+        try:
+            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+            found = about.get("format")
+        except (ValueError, AttributeError) as error:
+            raise PathspaceError(f"{folder / ABOUT} is damaged: {error}") from error
+        if found != FORMAT:
             raise PathspaceError(
-                f"{folder / ABOUT} has format {about.get('format')!r}; this version reads {FORMAT}"
+                f"{folder / ABOUT} has format {found!r}; this version reads {FORMAT}"
             )
-        with numpy.load(folder / ARRAYS, allow_pickle=False) as arrays:
-            held = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        try:
+            with (folder / ARRAYS).open("rb") as file:
+                arrays = numpy.load(file, allow_pickle=False)
+                held = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            raise PathspaceError(f"{folder / ARRAYS} is damaged: {error}") from error
         return cls(
             axes=tuple(held[f"t{k + 1}"] for k in range(len(about["labels"]))),
             losses=held["losses"],

@@ -106,7 +106,7 @@ def _surface(landscapes: Sequence[Landscape], log: bool) -> Surface:
     names = " and ".join(one.name for one in landscapes)
     scale = ", on one scale of heights and colours" if len(landscapes) > 1 else ""
     caption = (
-        f"{_loss(landscapes[0], log)} on a plane through {names}{scale}. {_how(landscapes[0])} "
+        f"{_loss(landscapes[0], log)} on a plane through {names}{scale}. {_each_how(landscapes)} "
         "The dot is the model. Drag to turn, scroll to zoom, point to read off."
     )
     alt = " ".join(f"Surface of {_seen(one)}" for one in landscapes)
@@ -134,7 +134,9 @@ def _curves(landscapes: Sequence[Landscape], log: bool) -> Curves:
         for one in landscapes
     )
     names = " and ".join(one.name for one in landscapes)
-    caption = f"{_loss(first, False)} on a line through {names}, which is at 0. {_how(first)}"
+    caption = (
+        f"{_loss(first, False)} on a line through {names}, which is at 0. {_each_how(landscapes)}"
+    )
     alt = " ".join(f"Curve of {_seen(one)}" for one in landscapes)
     records = tuple(record for one in landscapes for record in landscape_records(one))
     x, y = f"t ({first.labels[0]})", loss_label(first, False)
@@ -144,6 +146,14 @@ def _curves(landscapes: Sequence[Landscape], log: bool) -> Curves:
 def _loss(landscape: Landscape, log: bool) -> str:
     label = loss_label(landscape, log).replace("$_{10}$", "10")
     return label[:1].upper() + label[1:]
+
+
+def _each_how(landscapes: Sequence[Landscape]) -> str:
+    """How all of them were obtained, or each by its name where they differ."""
+    said = {one.name: _how(one) for one in landscapes}
+    if len(set(said.values())) == 1:
+        return _how(landscapes[0])
+    return " ".join(f"{name}: {how}" for name, how in said.items())
 
 
 def _how(landscape: Landscape) -> str:
