@@ -49,9 +49,21 @@ def test_the_penalty_is_its_definition(case, choice, exact):
     torch.testing.assert_close(penalty().detach(), reference(basis, values, 0.3, 0.7))
 
 
-@cases
+def transposed() -> nn.Sequential:
+    """Layers whose weights have the source along their first axis."""
+    return nn.Sequential(
+        nn.ConvTranspose1d(3, 4, 2), nn.ReLU(), nn.ConvTranspose1d(4, 5, 2), nn.ReLU(),
+        nn.ConvTranspose1d(5, 2, 1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [*CASES, Case("transposed", transposed, (3, 2))], ids=lambda case: case.name
+)
 @choices
-def test_exact_gradients_are_those_of_the_definition(case, choice):
+@pytest.mark.parametrize("piece", [2**19, 64])  # bytes
+def test_exact_gradients_are_those_of_the_definition(case, choice, piece, monkeypatch):
+    monkeypatch.setattr("pathspace.flow.powers.PIECE", piece)
     network, basis, _ = setup(case, choice)
     state = {n: t.detach().clone().requires_grad_() for n, t in network.state().items()
              if t.is_floating_point()}  # fmt: skip

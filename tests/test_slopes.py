@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import pathspace as ps
 from cases import CASES, Case, conv, mlp
 from pathspace.flow import Slope, path_slopes
+from pathspace.flow.layers import Ahead
+from pathspace.flow.program import Program
 from pathspace.weightgraph import WeightGraph, absorbed_biases
 from test_path_norm import UNROLLED, unrolled_norm
 
@@ -103,6 +105,63 @@ def test_linear_maps_of_one_sample_come_in_two_factors():
     assert [tuple(f.shape) for f in slopes["0.weight"].factors] == [(4, 1), (1, 3)]
     assert [tuple(f.shape) for f in slopes["0.bias"].factors] == [(4,)]
     assert slopes["0.weight"].dense().shape == model[0].weight.shape
+
+
+class Gated(nn.Module):
+    """Several outputs behind the largest layer, and a sum around a smaller one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.wide = nn.Linear(3, 40), nn.Linear(40, 30)
+        self.around = nn.Sequential(nn.Linear(30, 2, bias=False), nn.ReLU(), nn.Linear(2, 30))
+        self.heads = nn.ModuleList([nn.Linear(30, 1), nn.Linear(30, 2, bias=False)])
+
+    def forward(self, x):
+        x = self.wide(self.first(x).relu()).relu()
+        x = x - self.around(x).relu()
+        return [head(x) for head in self.heads]
+
+
+@pytest.mark.parametrize("make", [lambda: mlp(3, 50, 40, 2, bias=True), Gated])
+@pytest.mark.parametrize("factor", [1.0, 1e-40, 1e40])
+@pytest.mark.parametrize("biases", [True, False])
+def test_a_large_layer_is_read_once_with_the_same_result(make, factor, biases, monkeypatch):
+    monkeypatch.setattr("pathspace.flow.powers.PIECE", 256)  # some rows at a time
+    model, x = Case("", make, (3,)).make()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    twice = path_slopes(ps.trace(model, x), p=1.5, biases=biases)
+    monkeypatch.setattr("pathspace.flow.program.WORTH", 0)
+    network = ps.trace(model, x)
+    used = []
+    scaled = Ahead.scaled
+    monkeypatch.setattr(Ahead, "scaled", lambda self, g: used.append(self) or scaled(self, g))
+    once = path_slopes(network, p=1.5, biases=biases)
+    assert len(used) == 1
+    assert used[0].to_x is not None
+    assert once.keys() == twice.keys()
+    for name, slope in once.items():
+        assert math.isclose(slope.log, twice[name].log, abs_tol=1e-9)
+        for one, other in zip(slope.factors, twice[name].factors, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+def test_a_large_layer_that_paths_go_around_is_read_twice(monkeypatch):
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.wide = nn.Linear(3, 40), nn.Linear(40, 40)
+            self.head = nn.Linear(40, 2)
+
+        def forward(self, x):
+            x = self.first(x).relu()
+            return self.head(x + self.wide(x).relu())
+
+    monkeypatch.setattr("pathspace.flow.program.WORTH", 0)
+    model, x = Case("", Around, (3,)).make()
+    program = Program.of(ps.trace(model, x))
+    assert program.nodes[program.waist].args[1].name == "head.weight"
 
 
 def test_a_linear_map_of_several_places_has_the_sum_over_them():

@@ -17,16 +17,16 @@ temporaries: the weights are read once and the gradients read and written once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathspace.basis import BasisPaths
-from pathspace.flow.powers import SIZE, rows
+from pathspace.flow.powers import rows
 from pathspace.foldedbias import Destination
 from pathspace.network import Edge
 from pathspace.signedlogs import log_product
+from pathspace.squaresums import OuterSums, Piece, SquareSums
 from pathspace.weightgraph import Places
 
 
@@ -116,23 +116,6 @@ def _add_quotients_(
             target += (values[0].to(weight.device) / weight).to(target)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """Some rows of a matrix, and the flat places of skeleton weights in them."""
-
-    some: slice
-    skeleton: Tensor
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return int(self.some.stop - self.some.start)
-
-    def of(self, factor: Tensor) -> Tensor:
-        """The same rows of a factor that broadcasts against the matrix."""
-        return factor if len(factor) == 1 else factor[self.some]
-
-
 class _Matrix:
     """A weight tensor as a matrix: its first axis, and all others flattened."""
 
@@ -144,9 +127,9 @@ class _Matrix:
         self.source = self._table(edge.source_scale)
         like = torch.empty(self.shape, device="meta")
         self.pieces = []
-        for some in rows(like, SIZE):
+        for some in rows(like):
             ends = torch.tensor([some.start, some.stop]) * self.shape[1]
-            self.pieces.append(_Piece(some, _between(skeleton, *ends)))
+            self.pieces.append(Piece(some, _between(skeleton, *ends)))
 
     def _table(self, scales: Tensor) -> Tensor:
         """The scales at one end, (rows or 1, columns or 1)."""
@@ -170,30 +153,37 @@ class _Matrix:
         w = weight.detach().reshape(self.shape)
         source, target = self._squares(*logs, w)
         result = None if destination is None else destination.reshape(self.shape)
-        by_source, by_target = torch.zeros_like(source), torch.zeros_like(target)
+        found = None if sums is None else self._sums(source, target)
+        factors = [self._vectorized(side) for side in (target, source)]
         memory = w.new_empty(max(piece.rows for piece in self.pieces) * self.shape[1])
         for piece in self.pieces:
             part = w[piece.some]
-            factor = memory[: part.numel()].view(part.shape)
-            column, row = (piece.of(side).expand(part.shape) for side in (target, source))
-            torch.mul(column, row, out=factor)
-            if len(piece.skeleton):
-                factor.view(-1).index_fill_(0, piece.skeleton.to(w.device), 0.0)
+            scratch = memory[: part.numel()].view(part.shape)
             if result is not None:
+                torch.mul(*(piece.of(side).expand(part.shape) for side in factors), out=scratch)
+                factor = piece.off_skeleton(scratch)
                 result[piece.some].addcmul_(part, factor, value=lam1)
-            if sums is not None:
-                factor.mul_(part).mul_(part)  # v²
-                if self.edge.from_free:
-                    piece.of(by_source).add_(factor.sum_to_size(piece.of(source).shape))
-                if self.edge.into_free:
-                    piece.of(by_target).add_(factor.sum_to_size(piece.of(target).shape))
+            if found is not None and any(found.wanted):  # while the rows are in the cache
+                found.add_(piece, piece.off_skeleton(torch.square(part, out=scratch)))
         if destination is not None and result is not None and _is_copy(result, destination):
             destination.copy_(result.view(destination.shape))  # its memory has another order
-        if sums is not None:
-            for total, scales, found in zip(
-                sums, (self.source, self.target), (by_source, by_target), strict=True
-            ):
-                total.index_add_(0, scales.reshape(-1), lam1 * found.reshape(-1).to(total))
+        if sums is not None and found is not None:
+            ends = (self.source, self.target)
+            for total, scales, part in zip(sums, ends, found.by_end(), strict=True):
+                total.index_add_(0, scales.reshape(-1), lam1 * part.reshape(-1).to(total))
+
+    def _sums(self, source: Tensor, target: Tensor) -> SquareSums:
+        """Where the sums are collected."""
+        wanted = self.edge.from_free, self.edge.into_free
+        if len(source) == 1 and target.shape[1] == 1:
+            return OuterSums(source, target, wanted, self.shape, swapped=False)
+        if len(target) == 1 and source.shape[1] == 1:
+            return OuterSums(source, target, wanted, self.shape, swapped=True)
+        return SquareSums(source, target, wanted)
+
+    def _vectorized(self, factor: Tensor) -> Tensor:
+        """A factor that is one number as a row: torch is slow if both factors stand still."""
+        return factor.expand(1, self.shape[1]).contiguous() if factor.numel() == 1 else factor
 
     def _squares(self, into: Tensor, out: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """I² by source and O² by target, times numbers that keep both near 1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,18 +66,21 @@ def path_norm(
 
     Reference: Neyshabur et al. 2017, Eq. (5).
     """
-    state = {n: t.detach() for n, t in network.state().items()} if state is None else state
-    if isinstance(p, Sequence):
-        options = {"log": log, "biases": biases, "per_output": per_output, "dtype": dtype}
-        return torch.stack([path_norm(network, q, state=state, **options) for q in p])  # type: ignore[arg-type]
-    if not p >= 1:
-        raise ValueError(f"p must be at least 1, not {p}")
-    flows = path_flow(network, state, p, biases=biases, dtype=dtype)
-    logs = torch.cat([_log(flow).reshape(-1) for flow in flows])
-    if not per_output:
-        logs = logs.amax() if math.isinf(p) else logs.logsumexp(0)
-    result = logs if math.isinf(p) else logs / p
-    return result if log else result.exp()
+    given = network.state() if state is None else state
+    exponents = p if isinstance(p, Sequence) else [p]
+    for exponent in exponents:
+        if not exponent >= 1:
+            raise ValueError(f"p must be at least 1, not {exponent}")
+    with torch.no_grad() if state is None else contextlib.nullcontext():
+        norms = []
+        for exponent in exponents:
+            flows = path_flow(network, given, exponent, biases=biases, dtype=dtype)
+            logs = torch.cat([_log(flow).reshape(-1) for flow in flows])
+            if not per_output:
+                logs = logs.amax() if math.isinf(exponent) else logs.logsumexp(0)
+            norms.append(logs if math.isinf(exponent) else logs / exponent)
+        result = torch.stack(norms) if isinstance(p, Sequence) else norms[0]
+        return result if log else result.exp()
 
 
 def _log(flow: Flow) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor
 from pathspace.errors import PathspaceError
 from pathspace.flow.layers import Linear
 from pathspace.flow.powers import Scratch, power
+from pathspace.flow.program import Program
+from pathspace.flow.runs import Run
 from pathspace.flow.values import Flow, NoPathSum
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
-from pathspace.tracing.values import leaves, map_leaves
+from pathspace.tracing.values import map_leaves
 from pathspace.weightgraph import absorbed_biases
 
 
@@ -27,6 +30,7 @@ class Evaluator:
 
     RULES: ClassVar[dict[str, str]] = {}  # operation: name of the method that follows it
     LAYERS: ClassVar[frozenset[str]] = frozenset()  # those that take their weight's power in pieces
+    WITH_RUNS: ClassVar[frozenset[str]] = frozenset()  # methods that need not see equal values
 
     def __init__(
         self,
@@ -50,44 +54,41 @@ class Evaluator:
         self.absorbed = _absorbed(network)
         self.nothing = Flow(torch.zeros((), dtype=dtype))
 
-    def run(self, program: Sequence[Node], outputs: Any) -> list[Flow]:
+    def run(self, program: Program) -> list[Flow]:
         """Evaluate all operations and return the flows of the outputs."""
-        specs, refs = outputs
-        self.inputs = [leaf for leaf in leaves(specs) if isinstance(leaf, InputSpec)]
-        last: dict[int, int] = {}
-        for place, node in enumerate(program):
-            for ref in _refs((node.args, node.kwargs)):
-                last[ref.node] = place
-        for ref in _refs(refs):
-            last[ref.node] = len(program)
-        for place, node in enumerate(program):
-            self.node = node
-            args, kwargs = self.arguments(node)
-            rule = getattr(self, self.RULES.get(node.operation, "refuse"))
-            result = rule(*args, **kwargs)
+        self.inputs = program.inputs
+        return self.run_on(program, 0, len(program.nodes))
+
+    def run_on(self, program: Program, start: int, stop: int) -> list[Flow]:
+        """Evaluate some operations, with the results of those before; outputs, if these are all."""
+        for place in range(start, stop):
+            self.node = node = program.nodes[place]
+            rule = self.RULES.get(node.operation, "refuse")
+            args, kwargs = self.arguments(node, self.lift if rule in self.WITH_RUNS else self.whole)
+            result = getattr(self, rule)(*args, **kwargs)
             if isinstance(result, Flow):
                 self.results[Ref(place)] = self.normalized(result)
             else:
                 for item, part in enumerate(result):
                     self.results[Ref(place, item)] = part
-            for ref in _refs((node.args, node.kwargs)):
-                if last[ref.node] == place:
-                    self.results.pop(ref, None)  # not needed any more
-        return [self.lift(ref) for ref in _refs(refs)]
+            for ref in program.unused[place]:
+                self.results.pop(ref, None)
+        return [self.whole(ref) for ref in program.outputs] if stop == len(program.nodes) else []
 
-    def arguments(self, node: Node) -> tuple[Any, Any]:
+    def arguments(self, node: Node, lift: Callable[[Any], Any]) -> tuple[Any, Any]:
         """The flows behind a node's arguments; a weight that a layer reads stays a reference."""
-        kwargs = map_leaves(self.lift, node.kwargs)
+        if node.operation == "batch_norm":  # which folds the others, not their powers
+            return (lift(node.args[0] if node.args else node.kwargs["input"]),), {}
+        kwargs = map_leaves(lift, node.kwargs)
         weight = node.args[1] if len(node.args) > 1 else None
         if node.operation in self.LAYERS and isinstance(weight, StateRef):
             x, _, *others = node.args
-            return (self.lift(x), weight, *map_leaves(self.lift, others)), kwargs
-        return map_leaves(self.lift, node.args), kwargs
+            return (lift(x), weight, *map_leaves(lift, others)), kwargs
+        return map_leaves(lift, node.args), kwargs
 
-    def layer(self, kind: type[Linear], x: Flow, weight: StateRef, *options: Any) -> Flow:
+    def layer(self, kind: type[Linear], x: Tensor, weight: StateRef, *options: Any) -> Tensor:
         """Apply a linear map or a convolution with the power of its weight."""
-        apply = kind(self.power, self.scratch, None, *options)
-        return x.map(lambda tensor: apply(tensor, self.weights[weight.name]))
+        return kind(self.power, self.scratch, None, None, *options)(x, self.weights[weight.name])
 
     def lift(self, leaf: Any) -> Any:
         """The flow behind a reference; numbers and other arguments as they are."""
@@ -99,12 +100,21 @@ class Evaluator:
             return Flow(self.raised(leaf))
         return leaf
 
+    def whole(self, leaf: Any) -> Any:
+        """The same, with all values written down."""
+        lifted = self.lift(leaf)
+        return lifted.whole() if isinstance(lifted, Flow) else lifted
+
     def entry(self, name: str) -> Flow:
         """An input (all ones), or a parameter or buffer raised to the p-th power of its size."""
         if name.startswith("input "):
             spec = self.inputs[int(name.removeprefix("input "))]
             device = next(iter(self.weights.values())).device if self.weights else None
-            return Flow(torch.ones(spec.shape, dtype=self.dtype, device=device), 0.0, True)
+            space = spec.shape[2:]
+            one = torch.ones(
+                (*spec.shape[:2], *(1 for _ in space)), dtype=self.dtype, device=device
+            )
+            return Flow(one, 0.0, True, tuple(Run(0, length - 1) for length in space))
         if name in self.absorbed.values():
             return self.nothing  # part of the batch norm behind it
         if name not in self.powers:
@@ -129,7 +139,7 @@ class Evaluator:
             if not self.careful:
                 raise Overflow
             raise self.out_of_range()
-        return Flow(flow.tensor / top, flow.log + math.log(top), True)
+        return replace(flow, tensor=flow.tensor / top, log=flow.log + math.log(top))
 
     def out_of_range(self) -> PathspaceError:
         """What to raise where care does not help."""
@@ -158,10 +168,6 @@ class Evaluator:
             "so the network's output is no sum over paths; measure the part of the model before "
             "or behind it"
         )
-
-
-def _refs(tree: Any) -> list[Ref]:
-    return [leaf for leaf in leaves(tree) if isinstance(leaf, Ref)]
 
 
 def _absorbed(network: Network) -> dict[str, str]:

@@ -17,10 +17,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathspace.flow.powers import SIZE, Scratch, power, rows, slope_of_power
+from pathspace.flow.powers import Scratch, power, rows, scalars, slope_of_power
+from pathspace.flow.unfolding import Windows
 
-LARGE = 4 * SIZE  # scalars of a kernel that is read in pieces
+LARGE = 2**20  # scalars of a kernel that is read in pieces
+PRODUCT = 4  # pieces at a time for a product of matrices, which reorders its factors each time
 Factors = tuple[Tensor, ...]  # tensors that broadcast against a weight, to be multiplied
+
+
+@dataclass
+class Ahead:
+    """What will come back to a linear map, known but for a factor before the map is applied.
+
+    A path sum is linear in what leaves a layer that all paths go through, so the derivative by
+    that does not depend on its value. With it a large weight is read once instead of twice.
+
+    Attributes:
+        gradient: (out,) the derivative by the result, times an unknown positive number.
+        to_x: (in,) that by the argument, times the same number; found with the result.
+    """
+
+    gradient: Tensor
+    to_x: Tensor | None = None
+
+    def scaled(self, gradient: Tensor) -> Tensor | None:
+        """The derivative by the argument, given the true one by the result."""
+        if self.to_x is None or torch.is_grad_enabled():
+            return None
+        factor = gradient.sum() / self.gradient.sum()
+        return (self.to_x * factor).view(*gradient.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -31,36 +56,53 @@ class Linear:
         p: the exponent.
         scratch: where powers are written.
         sink: takes the derivative with respect to :math:`|w|^p`, if autograd does not.
+        ahead: what will come back, if that is known.
     """
 
     p: float
     scratch: Scratch
     sink: Callable[[Factors], None] | None = None
+    ahead: Ahead | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, token: Tensor | None = None) -> Tensor:
         """Apply it; ``token`` is a tensor that requires a gradient, so that the sink is served."""
+        if not torch.is_grad_enabled():
+            return self.forward(x, weight)
         result: Tensor = _Layer.apply(x, weight, token, self)
         return result
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         """The product, some rows of the weight at a time."""
-        if weight.numel() <= SIZE:
+        if self.is_small(weight):
             return F.linear(x, self.raised(weight))
         flat = x.reshape(-1, x.shape[-1])
         result = flat.new_empty(len(flat), len(weight))
-        for some in rows(weight):
-            part = self.raised(weight[some])
-            if len(flat) == 1:
-                torch.mv(part, flat[0], out=result[0, some])
-            else:
-                result[:, some] = flat @ part.T
+        if len(flat) == 1:
+            self.times_vector(weight, flat[0], result[0])
+        else:
+            for some in rows(weight, self.scratch.dtype, PRODUCT):
+                result[:, some] = flat @ self.raised(weight[some]).T
         return result.view(*x.shape[:-1], len(weight))
+
+    def times_vector(self, weight: Tensor, x: Tensor, result: Tensor) -> None:
+        """The product with one sample; what comes back on the same way, if that is known."""
+        ahead = self.ahead
+        back = None if ahead is None else torch.zeros_like(x)
+        for some in rows(weight, self.scratch.dtype):
+            part = self.raised(weight[some])
+            torch.mv(part, x, out=result[some])
+            if ahead is not None and back is not None:
+                back.addmv_(part.T, ahead.gradient[some])
+        if ahead is not None:
+            ahead.to_x = back
 
     def backward(
         self, gradient: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
     ) -> tuple[Tensor | None, Factors]:
         """The derivatives with respect to x and to the power of the weight, as far as wanted."""
-        to_x = self.to_input(gradient, weight) if wanted[0] else None
+        to_x = self.ahead.scaled(gradient) if self.ahead is not None else None
+        if to_x is None and wanted[0]:
+            to_x = self.to_input(gradient, weight)
         if not wanted[1]:
             return to_x, ()
         flat, inputs = (t.reshape(-1, t.shape[-1]) for t in (gradient, x))
@@ -68,11 +110,11 @@ class Linear:
 
     def to_input(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """The derivative with respect to x, some rows of the weight at a time."""
-        if torch.is_grad_enabled() or weight.numel() <= SIZE:
+        if torch.is_grad_enabled() or self.is_small(weight):
             return gradient @ self.raised(weight)
         flat = gradient.reshape(-1, gradient.shape[-1])
         result = flat.new_zeros(len(flat), weight.shape[1])
-        for some in rows(weight):
+        for some in rows(weight, self.scratch.dtype, 1 if len(flat) == 1 else PRODUCT):
             part = self.raised(weight[some])
             if len(flat) == 1:
                 result[0].addmv_(part.T, flat[0, some])
@@ -87,12 +129,19 @@ class Linear:
         first, *others = factors
         in_place = not others and first.dtype == weight.dtype
         result = first if in_place else torch.empty_like(weight)
-        for some in rows(weight):
+        for some in rows(weight, self.scratch.dtype):
+            if self.p == 2 and in_place:  # the power is the weight itself
+                result[some].mul_(weight[some]).mul_(2)
+                continue
             part = self.scratch.signed_power(weight[some], self.p - 1).mul_(self.p)
             for factor in others:
                 part.mul_(factor if len(factor) == 1 else factor[some])
             torch.mul(part, first[some], out=result[some])
         return result
+
+    def is_small(self, weight: Tensor) -> bool:
+        """Whether a weight is raised as a whole."""
+        return weight.numel() <= scalars(self.scratch.dtype)
 
     def raised(self, weight: Tensor) -> Tensor:
         """The power of a weight; where a second derivative may be wanted, a tensor of its own."""
@@ -122,7 +171,7 @@ class Convolution(Linear):
             return torch.convolution(x, self.raised(weight), None, *self.options)
         columns, matrix = windows.columns(x), weight.flatten(1)
         result = x.new_empty(len(matrix), columns.shape[1])
-        for some in rows(matrix):
+        for some in rows(matrix, self.scratch.dtype, PRODUCT):
             torch.mm(self.raised(matrix[some]), columns, out=result[some])
         return result.view(1, len(matrix), *windows.places)
 
@@ -139,7 +188,7 @@ class Convolution(Linear):
         flat, matrix = gradient.reshape(len(weight), -1), weight.flatten(1)
         to_columns = flat.new_zeros(matrix.shape[1], flat.shape[1]) if wanted[0] else None
         if to_columns is not None:
-            for some in rows(matrix):
+            for some in rows(matrix, self.scratch.dtype, PRODUCT):
                 to_columns.addmm_(self.raised(matrix[some]).T, flat[some])
         to_power = (flat @ windows.columns(x).T).view(weight.shape) if wanted[1] else None
         return (
@@ -154,47 +203,6 @@ class Convolution(Linear):
             return None
         found = Windows(tuple(x.shape), tuple(weight.shape[2:]), stride, padding, dilation)
         return found if found.single or weight.numel() > LARGE else None
-
-
-@dataclass(frozen=True)
-class Windows:
-    """The windows of an image that a kernel sees, as the columns of a matrix."""
-
-    shape: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @property
-    def places(self) -> list[int]:
-        """How many there are along both axes."""
-        axes = zip(
-            self.shape[2:], self.kernel, self.stride, self.padding, self.dilation, strict=True
-        )
-        return [(n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in axes]
-
-    @property
-    def single(self) -> bool:
-        """Whether every window is one pixel."""
-        return self.kernel == (1, 1) and not any(self.padding)
-
-    def columns(self, x: Tensor) -> Tensor:
-        """(channels · kernel, places) the windows; a view of the image where that is possible."""
-        if self.single:
-            return x[0, :, :: self.stride[0], :: self.stride[1]].reshape(self.shape[1], -1)
-        return F.unfold(x, self.kernel, self.dilation, self.padding, self.stride)[0]
-
-    def image(self, columns: Tensor) -> Tensor:
-        """The sums over all windows at every pixel: the transpose of :meth:`columns`."""
-        if not self.single:
-            options = self.kernel, self.dilation, self.padding, self.stride
-            return F.fold(columns[None], self.shape[2:], *options)
-        if self.stride == (1, 1):
-            return columns.view(self.shape)
-        image = columns.new_zeros(self.shape)
-        image[0, :, :: self.stride[0], :: self.stride[1]] = columns.view(-1, *self.places)
-        return image
 
 
 class _Layer(torch.autograd.Function):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathspace.flow.pooling import per_axis
+from pathspace.flow.pooling import per_axis, windows
 from pathspace.flow.sums import Sums, conv_padding
 from pathspace.flow.values import Flow, NoPathSum
 
@@ -47,37 +48,18 @@ class Maxima(Sums):
             raise NoPathSum(f"{self.where()}: p = inf is not available for transposed convolutions")
         spatial = weight.tensor.dim() - 2
         given = dict(zip(["stride", "padding", "dilation", "groups"], args, strict=False)) | kw
+        kernel = tuple(weight.tensor.shape[2:])
         stride = per_axis(given.get("stride", 1), spatial)
         dilation = per_axis(given.get("dilation", 1), spatial)
-        groups = given.get("groups", 1)
-        padding = given.get("padding", 0)
-        shape = self.node.function(
-            x.tensor[:1, :1].new_zeros(1, groups, *x.tensor.shape[-spatial:]),
-            weight.tensor.new_zeros(groups, 1, *weight.tensor.shape[2:]),
-            None, stride, padding, dilation, groups,
-        ).shape[2:]  # fmt: skip
-        kernel = weight.tensor.shape[2:]
-        padded = F.pad(x.tensor, conv_padding(padding, kernel, dilation))
-        batch, channels = padded.shape[:2]
-        grouped = weight.tensor.view(groups, -1, channels // groups, *kernel)
-        best: Tensor | None = None
-        for place in torch.cartesian_prod(*map(torch.arange, kernel)).view(-1, spatial).tolist():
-            window = padded
-            for axis, (k, step, gap, size) in enumerate(
-                zip(place, stride, dilation, shape, strict=True)
-            ):
-                taps = slice(k * gap, k * gap + (size - 1) * step + 1, step)
-                crop: tuple[Any, ...] = (..., taps, *(slice(None),) * (spatial - 1 - axis))
-                window = window[crop]
-            columns = window.reshape(batch, groups, channels // groups, -1).transpose(2, 3)
-            weights = grouped[(..., *place)]
-            products = torch.stack(
-                [_largest_products(columns[:, g], weights[g]) for g in range(groups)], 1
-            )
-            best = products if best is None else torch.maximum(best, products)
-        assert best is not None
-        result = best.transpose(2, 3).reshape(batch, -1, *shape)
-        return self.with_bias(Flow(result, x.log + weight.log, x.data), bias, spatial)
+        amounts = conv_padding(given.get("padding", 0), kernel, dilation)
+        shape = windows(spatial, kernel, stride, tuple(amounts[-2::-2]), dilation)
+
+        def convolved(tensor: Tensor) -> Tensor:
+            padded = F.pad(tensor, amounts)
+            return _largest_windows(padded, weight.tensor, stride, dilation, given.get("groups", 1))
+
+        result = x.through(shape, convolved)
+        return self.with_bias(replace(result, log=x.log + weight.log), bias, spatial)
 
     def matmul(self, a: Flow, b: Flow) -> Flow:
         if (a.data and b.data) or b.tensor.dim() > 2 or self.node.operation == "rmatmul":
@@ -89,6 +71,34 @@ class Maxima(Sums):
 
     def einsum(self, equation: str, *operands: Any) -> Flow:
         raise NoPathSum(f"{self.where()}: p = inf is not available for einsum; use a linear layer")
+
+
+def _largest_windows(
+    x: Tensor, weight: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
+) -> Tensor:
+    """A convolution with the largest product in place of the sum, of images padded already."""
+    spatial, kernel = weight.dim() - 2, weight.shape[2:]
+    batch, channels = x.shape[:2]
+    axes = zip(x.shape[2:], kernel, stride, dilation, strict=True)
+    shape = [(length - gap * (k - 1) - 1) // step + 1 for length, k, step, gap in axes]
+    grouped = weight.view(groups, -1, channels // groups, *kernel)
+    best: Tensor | None = None
+    for place in torch.cartesian_prod(*map(torch.arange, kernel)).view(-1, spatial).tolist():
+        window = x
+        for axis, (k, step, gap, size) in enumerate(
+            zip(place, stride, dilation, shape, strict=True)
+        ):
+            taps = slice(k * gap, k * gap + (size - 1) * step + 1, step)
+            crop: tuple[Any, ...] = (..., taps, *(slice(None),) * (spatial - 1 - axis))
+            window = window[crop]
+        columns = window.reshape(batch, groups, channels // groups, -1).transpose(2, 3)
+        weights = grouped[(..., *place)]
+        products = torch.stack(
+            [_largest_products(columns[:, g], weights[g]) for g in range(groups)], 1
+        )
+        best = products if best is None else torch.maximum(best, products)
+    assert best is not None
+    return best.transpose(2, 3).reshape(batch, -1, *shape)
 
 
 def _largest_products(x: Tensor, weight: Tensor, entries: int = 2**18) -> Tensor:

@@ -1,28 +1,21 @@
-"""What pooling and resampling do to a sum over paths, and how sums are combined."""
+"""What pooling and resampling do to a sum over paths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathspace.flow.evaluator import Evaluator
+from pathspace.flow.combining import Combining
+from pathspace.flow.runs import Window
 from pathspace.flow.values import Flow
 
 
-class Pooling(Evaluator):
+class Pooling(Combining):
     """Rules of operations on windows; how entries of a window are combined, subclasses may say."""
-
-    def plus(self, a: Tensor, b: Tensor) -> Tensor:
-        """How two paths' sums are combined."""
-        return a + b
-
-    def total(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-        """How all entries along axes are combined."""
-        return x.sum(list(dims), keepdim=keepdim) if dims else x
 
     def windows(self, x: Tensor, spatial: int, kernel: Any, stride: Any, padding: Any,
                 dilation: Any, ceil: bool) -> Tensor:  # fmt: skip
@@ -54,11 +47,6 @@ class Pooling(Evaluator):
         crop: tuple[Any, ...] = (..., *(slice(0, n) for n in size))
         return pooled[crop]
 
-    def aligned(self, *flows: Flow) -> tuple[list[Tensor], float]:
-        """Tensors of several flows with one common factor."""
-        log = max((f.log for f in flows if f.data), default=0.0)
-        return [f.at(log) for f in flows], log
-
     def matrix(self, x: Tensor, weight: Tensor) -> Tensor:
         """Compute x Wᵀ along the last axis."""
         return F.linear(x, weight)
@@ -70,12 +58,13 @@ class Pooling(Evaluator):
                  **kw: Any) -> Any:  # fmt: skip
         spatial = _spatial(self.node.operation)
         kernel = kw.get("kernel_size", kernel)
-        result = x.map(
-            lambda t: self.windows(t, spatial, kernel, stride, padding, dilation, ceil_mode)
+        result = x.through(
+            windows(spatial, kernel, stride or kernel, padding, dilation),
+            lambda t: self.windows(t, spatial, kernel, stride, padding, dilation, ceil_mode),
         )
         if not return_indices and not self.node.operation.endswith("indices"):
             return result
-        return [result, Flow(torch.zeros_like(result.tensor))]
+        return [result, replace(result, tensor=torch.zeros_like(result.tensor), data=False)]
 
     def avg_pool(self, x: Flow, kernel: Any = None, stride: Any = None, padding: Any = 0,
                  ceil_mode: bool = False, *args: Any, **kw: Any) -> Flow:  # fmt: skip
@@ -83,13 +72,16 @@ class Pooling(Evaluator):
         spatial = _spatial(self.node.operation)
         kernel = kw.get("kernel_size", kernel)
         window = (spatial, kernel, stride, padding, 1, ceil_mode)
-        like = x.tensor.new_ones(1, 1, *x.tensor.shape[-spatial:])
-        given = self.node.args[1:], self.node.kwargs
-        options = {k: v for k, v in given[1].items() if k != "input"}
-        mean = self.node.function(like, *given[0], **options)
-        divisor = Pooling.windows(self, like, *window) / mean
-        sums = x.map(lambda t: self.windows(t, *window))
-        return sums.times((divisor**-self.power).reshape(mean.shape[-spatial:]))
+        options = {k: v for k, v in self.node.kwargs.items() if k != "input"}
+
+        def pooled(t: Tensor) -> Tensor:
+            like = t.new_ones(1, 1, *t.shape[-spatial:])
+            mean = self.node.function(like, *self.node.args[1:], **options)
+            divisor = Pooling.windows(self, like, *window) / mean
+            weight = (divisor**-self.power).reshape(mean.shape[-spatial:])
+            return self.windows(t, *window) * weight
+
+        return x.through(windows(spatial, kernel, stride or kernel, padding, 1), pooled)
 
     def adaptive_pool(self, x: Flow, output_size: Any, *args: Any, **kwargs: Any) -> Any:
         """Windows of unequal size: one axis after the other."""
@@ -137,6 +129,15 @@ def per_axis(value: Any, length: int) -> tuple[Any, ...]:
     if isinstance(value, tuple | list):
         return tuple(value) if len(value) == length else tuple(value) * length
     return (value,) * length
+
+
+def windows(spatial: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> list[Window]:
+    """The windows along each axis, from the arguments of a pool or a convolution."""
+    options = (per_axis(value, spatial) for value in (kernel, stride, padding, dilation))
+    return [
+        Window(gap * (size - 1) + 1, step, before)
+        for size, step, before, gap in zip(*options, strict=True)
+    ]
 
 
 def _spatial(operation: str) -> int:

@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SIZE = 2**18  # scalars in a piece: half of a common second-level cache in float32
+PIECE = 2**19  # bytes per thread: a quarter of a common second-level cache
 
 
 def power(tensor: Tensor, p: float) -> Tensor:
     r""":math:`|w|^p` as a new tensor; its derivative is right at 0 too (0, for p = 1 as well)."""
+    if p == 2:
+        return tensor.square()
+    if p == 1 or not torch.is_grad_enabled():
+        return power_(tensor.abs(), p)
     result: Tensor = _Power.apply(tensor, p)
     return result
 
@@ -48,7 +52,7 @@ class Scratch:
         for part, source in _pieces(result, tensor):
             source = source if source.dtype == self.dtype else part.copy_(source)
             if p in (2, 4):
-                power_(torch.mul(source, source, out=part), p / 2)
+                power_(torch.square(source, out=part), p / 2)
             else:
                 power_(torch.abs(source, out=part), p)
         return result
@@ -99,12 +103,25 @@ def add_power_slopes_(
         gradient[some].addcmul_(base, factor, value=scale)
 
 
-def rows(matrix: Tensor, size: int = SIZE) -> Iterator[slice]:
-    """Cut the rows of a tensor into pieces of about ``size`` scalars."""
+def rows(matrix: Tensor, dtype: torch.dtype | None = None, pieces: int = 1) -> Iterator[slice]:
+    """Cut the rows of a tensor, so that each part fits the cache.
+
+    Args:
+        matrix: the tensor.
+        dtype: what the parts are written down in; by default that of the tensor.
+        pieces: how many times as much, where an operation needs that to be fast.
+    """
     columns = max(1, matrix.numel() // max(1, len(matrix)))
-    step = max(1, size // columns) if matrix.device.type != "cuda" else max(1, len(matrix))
+    step = max(1, pieces * scalars(dtype or matrix.dtype) // columns)
+    if matrix.device.type == "cuda":
+        step = max(1, len(matrix))
     for start in range(0, len(matrix), step):
         yield slice(start, min(start + step, len(matrix)))
+
+
+def scalars(dtype: torch.dtype) -> int:
+    """How many scalars a piece has."""
+    return PIECE * torch.get_num_threads() // dtype.itemsize
 
 
 def power_(x: Tensor, p: float) -> Tensor:
@@ -125,10 +142,11 @@ def power_(x: Tensor, p: float) -> Tensor:
 
 def _pieces(result: Tensor, source: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Matching pieces of a contiguous tensor and one of the same shape."""
-    if result.numel() <= SIZE or not source.is_contiguous() or result.device.type != "cpu":
+    size = scalars(result.dtype)
+    if result.numel() <= size or not source.is_contiguous() or result.device.type != "cpu":
         yield result, source
         return
-    yield from zip(result.view(-1).split(SIZE), source.view(-1).split(SIZE), strict=True)
+    yield from zip(result.view(-1).split(size), source.view(-1).split(size), strict=True)
 
 
 class _Power(torch.autograd.Function):
@@ -138,7 +156,7 @@ class _Power(torch.autograd.Function):
 
     @staticmethod
     def forward(tensor: Tensor, p: float) -> Tensor:
-        return tensor.square() if p == 2 else power_(tensor.abs(), p)
+        return power_(tensor.abs(), p)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace.flow.layers import Factors, Linear
+from pathspace.flow.layers import Ahead, Factors, Linear
+from pathspace.flow.program import Program
 from pathspace.flow.running import evaluate
 from pathspace.flow.sums import Sums
 from pathspace.flow.values import Flow
-from pathspace.network import Network, StateRef
+from pathspace.network import Network, Ref, StateRef
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def path_slopes(
 
     One pass forward and one back through the recorded program, on one sample of ones. Powers of
     weights are written into one buffer and made anew on the way back, so no copy of the weights is
-    made; exact also where :math:`w_e = 0`. A weight that is used several times (in a convolution,
-    or shared between layers) has the sum over its uses. Path-SGD's :math:`\gamma_p(e)` is the
-    slope to the power 2/p.
+    made; a large linear map that all paths go through is read once for both ways. Exact also where
+    :math:`w_e = 0`. A weight that is used several times (in a convolution, or shared between
+    layers) has the sum over its uses. Path-SGD's :math:`\gamma_p(e)` is the slope to the power 2/p.
 
     A batch norm is folded with the statistics in ``weights``: the slope of its weight γ is that
     by :math:`|\gamma|^p`, the slopes of weights in front of it take its gain as given, and the
@@ -133,13 +134,39 @@ class _Forward(Sums):
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
         self.found: dict[str, list[Factors]] = {}
+        self.ahead: Ahead | None = None  # for the next layer
 
-    def layer(self, kind: type[Linear], x: Flow, weight: StateRef, *options: Any) -> Flow:
+    def run(self, program: Program) -> list[Flow]:
+        if program.waist is None:
+            return super().run(program)
+        self.inputs = program.inputs
+        self.run_on(program, 0, program.waist)
+        self.ahead = self._ahead(program, program.waist)
+        return self.run_on(program, program.waist, len(program.nodes))
+
+    def _ahead(self, program: Program, place: int) -> Ahead | None:
+        """What will come back to a linear map: the part behind it is run on ones, and back."""
+        x, weight = program.nodes[place].args[:2]
+        values, shape = self.whole(x).tensor, self.weights[weight.name].shape
+        if not values.requires_grad or len(shape) != 2 or values.numel() != shape[1]:
+            return None
+        options = (self.p, self.biases, self.dtype, self.careful)
+        behind = Sums(self.network, self.weights, *options)
+        ones = values.new_ones(*values.shape[:-1], shape[0]).requires_grad_()
+        behind.results[Ref(place)] = Flow(ones, 0.0, True)
+        total, _ = _total(behind.run_on(program, place + 1, len(program.nodes)))
+        if not total.requires_grad:
+            return None
+        gradient = torch.autograd.grad(total, ones)[0].view(-1)
+        return Ahead(gradient) if 0 < float(gradient.sum()) < math.inf else None
+
+    def layer(self, kind: type[Linear], x: Tensor, weight: StateRef, *options: Any) -> Tensor:
         if weight.name not in self.parameters:
             return super().layer(kind, x, weight, *options)
         sink = self.found.setdefault(weight.name, []).append
-        apply = kind(self.power, self.scratch, sink, *options)
-        return x.map(lambda tensor: apply(tensor, self.weights[weight.name], self.token))
+        ahead, self.ahead = self.ahead, None
+        apply = kind(self.power, self.scratch, sink, ahead, *options)
+        return apply(x, self.weights[weight.name], self.token)
 
     def raised(self, tensor: Tensor, name: str | None = None) -> Tensor:
         result = super().raised(tensor)
@@ -150,8 +177,7 @@ class _Forward(Sums):
 
     def slopes(self, flows: list[Flow]) -> tuple[dict[str, Slope], float] | None:
         """The pass back; ``None`` if not all slopes are finite."""
-        log = max(flow.log for flow in flows)
-        total = torch.stack([flow.at(log).sum() for flow in flows]).sum()
+        total, log = _total(flows)
         log_total = float(total.detach().double().log()) + log
         if not total.requires_grad:
             return {}, log_total
@@ -164,6 +190,12 @@ class _Forward(Sums):
         factors = [factor for slope in slopes.values() for factor in slope.factors]
         finite = torch.stack([factor.sum() for factor in factors]).isfinite().all()
         return (slopes, log_total) if bool(finite) else None
+
+
+def _total(flows: list[Flow]) -> tuple[Tensor, float]:
+    """The sum over all outputs, and the logarithm of a factor."""
+    log = max(flow.log for flow in flows)
+    return torch.stack([flow.at(log).sum() for flow in flows]).sum(), log
 
 
 def _summed(uses: list[Factors]) -> Factors:

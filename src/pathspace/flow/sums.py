@@ -1,4 +1,4 @@
-"""The sum over paths: what every operation does to it."""
+"""The sum over paths: what layers with weights do to it, and the table of all operations."""
 
 from __future__ import annotations
 
@@ -11,153 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathspace.flow.layers import Convolution, Linear
-from pathspace.flow.pooling import Pooling, per_axis
+from pathspace.flow.pooling import Pooling, per_axis, windows
 from pathspace.flow.values import Flow, NoPathSum
-from pathspace.network import Ref, StateRef
-from pathspace.tracing.values import map_leaves
+from pathspace.network import StateRef
 
 
 class Sums(Pooling):
     """Evaluates a program with :math:`|w|^p` in place of w."""
 
     RULES: ClassVar[dict[str, str]] = {}
+    WITH_RUNS = frozenset(
+        """
+        same leaky_relu rrelu prelu bounded add rsub mul div cat max_pool avg_pool conv batch_norm
+        """.split()
+    )
     LAYERS = frozenset(
         ["linear", *(f"conv{kind}{n}d" for n in (1, 2, 3) for kind in ("", "_transpose"))]
     )
-
-    # Rules -------------------------------------------------------------------------------------
-
-    def same(self, x: Flow, *args: Any, **kwargs: Any) -> Flow:
-        return x
-
-    def movement(self, x: Flow, *args: Any, **kwargs: Any) -> Flow:
-        def plain(leaf: Any) -> Any:
-            return leaf.tensor if isinstance(leaf, Flow) else leaf
-
-        function = self.node.function
-        if self.node.operation in ("view", "view_as"):  # what was contiguous need not be so here
-            function = getattr(Tensor, self.node.operation.replace("view", "reshape"))
-        elif self.node.inplace:
-            function = getattr(Tensor, self.node.operation)
-        args, kwargs = map_leaves(plain, args), map_leaves(plain, kwargs)
-        return x.map(lambda tensor: function(tensor, *args, **kwargs))
-
-    def index(self, x: Flow, key: Any) -> Flow:
-        key = self._raw_index(self.node.args[1])
-        return x.map(lambda tensor: tensor[key])
-
-    def rearrange(self, x: Flow, *args: Any, **kwargs: Any) -> Flow:
-        args = self._raw_index(self.node.args[1:])
-        kwargs = self._raw_index(self.node.kwargs)
-        return x.map(lambda tensor: self.node.function(tensor, *args, **kwargs))
-
-    def _raw_index(self, tree: Any) -> Any:
-        """Constant index tensors, not raised to a power."""
-
-        def raw(leaf: Any) -> Any:
-            if isinstance(leaf, Ref) or (isinstance(leaf, StateRef) and "input " in leaf.name):
-                self.refuse()  # places that depend on the data
-            return self.weights[leaf.name] if isinstance(leaf, StateRef) else leaf
-
-        return map_leaves(raw, tree)
-
-    def parts(self, x: Flow, *args: Any, **kwargs: Any) -> list[Flow]:
-        split = self.node.function(x.tensor, *args, **kwargs)
-        return [Flow(part, x.log, x.data) for part in split]
-
-    def leaky_relu(self, x: Flow, slope: float = 0.01, *args: Any, **kwargs: Any) -> Flow:
-        slope = kwargs.get("negative_slope", slope)
-        return x if abs(slope) <= 1 else x.times(abs(slope) ** self.power)
-
-    def rrelu(
-        self, x: Flow, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **kw: Any
-    ) -> Flow:
-        slope = max(1.0, abs(kw.get("lower", lower)), abs(kw.get("upper", upper)))
-        return x.times(slope**self.power)
-
-    def prelu(self, x: Flow, weight: Flow) -> Flow:
-        slope = weight.tensor.clamp_min(1.0)  # |a|^p
-        axes = [1, -1] + [1] * (x.tensor.dim() - 2) if x.tensor.dim() > 1 else [-1]
-        return x.times(slope.view(axes))
-
-    def bounded(self, x: Flow, *bounds: Any, **kwargs: Any) -> Flow:
-        given = [b for b in (*bounds, *kwargs.values()) if b is not None and b is not False]
-        plain = all(isinstance(b, int | float) and (b == 0 or math.isinf(b)) for b in given)
-        return x if given and plain else self.refuse()
-
-    def add(self, a: Any, b: Any, *, alpha: Any = 1) -> Flow:
-        if isinstance(b, Flow) and alpha != 1:
-            b = b.times(abs(alpha) ** self.power)
-        flows = [self._constant(side) for side in (a, b)]
-        shape = torch.broadcast_shapes(*(f.tensor.shape for f in flows))
-        kept = [f for f in flows if f.data] if not self.biases else flows
-        if not kept or not any(f.data for f in flows):
-            return Flow(flows[0].tensor.new_zeros(shape), 0.0, False) if not kept else self.refuse()
-        tensors, log = self.aligned(*kept)
-        total = tensors[0] if len(tensors) == 1 else self.plus(tensors[0], tensors[1])
-        return Flow(total.expand(shape), log, True)
-
-    def rsub(self, a: Any, b: Any, alpha: Any = 1) -> Flow:
-        return self.add(b, a)
-
-    def _constant(self, x: Any) -> Flow:
-        if isinstance(x, Flow):
-            return x
-        return Flow(torch.tensor(float(abs(x)) ** self.power, dtype=self.dtype))
-
-    def mul(self, a: Any, b: Any) -> Flow:
-        flows = [self._constant(side) for side in (a, b)]
-        if all(flow.data for flow in flows):
-            return self.refuse()
-        data = any(flow.data for flow in flows)
-        return Flow(flows[0].tensor * flows[1].tensor, flows[0].log + flows[1].log, data)
-
-    def div(self, a: Any, b: Any, **kwargs: Any) -> Flow:
-        divisor = self._constant(b)
-        return self.refuse() if divisor.data else a.map(lambda x: x / divisor.tensor)
-
-    def reduce(self, x: Flow, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(["dim", "keepdim"], args, strict=False)) | kwargs
-        dim = given.get("dim", given.get("axis", given.get("other")))
-        if isinstance(dim, Flow):
-            return self.add(x, dim)
-        rank = x.tensor.dim()
-        dims = list(range(rank)) if dim is None or dim == () or dim == [] else dim
-        dims = [d % rank for d in ([dims] if isinstance(dims, int) else dims)]
-        result = x.map(lambda t: self.total(t, dims, bool(given.get("keepdim", False))))
-        if self.node.operation in ("mean", "nanmean"):
-            count = math.prod(x.tensor.shape[d] for d in dims)
-            result = result.times(float(count) ** -self.power)
-        if self.node.operation in ("max", "min") and dim is not None:
-            return [result, Flow(torch.zeros_like(result.tensor))]
-        return result
-
-    def cat(self, flows: Sequence[Flow], *args: Any, **kwargs: Any) -> Flow:
-        if not self.biases:
-            flows = [f if f.data else f.times(0.0) for f in flows]
-        tensors, log = self.aligned(*flows)
-        return Flow(self.node.function(tensors, *args, **kwargs), log, True)
-
-    def pad(self, x: Flow, pad: Any, mode: str = "constant", value: Any = None) -> Flow:
-        fill = abs(value) ** self.power * math.exp(-x.log) if value and self.biases else 0.0
-        extra = {"value": fill} if mode == "constant" else {}
-        return x.map(lambda t: F.pad(t, pad, mode, **extra))
-
-    def zeros(self, x: Flow, *size: Any, **kwargs: Any) -> Flow:
-        shape = x.tensor.shape
-        if self.node.operation == "new_zeros":
-            given = size[0] if size and isinstance(size[0], tuple | list) else size
-            shape = torch.Size(kwargs.get("size", given))
-        return Flow(x.tensor.new_zeros(shape), 0.0, True)
-
-    def assign(self, x: Flow, key: Any, value: Any) -> Flow:
-        value = self._constant(value)
-        tensors, log = self.aligned(x, value)
-        result = tensors[0].clone()
-        result[self._raw_index(self.node.args[1])] = tensors[1]
-        return Flow(result, log, True)
-
-    # Weights -----------------------------------------------------------------------------------
 
     def with_bias(self, x: Flow, bias: Flow | None, axes: int) -> Flow:
         if bias is None or not self.biases or bias is self.nothing:
@@ -169,7 +39,9 @@ class Sums(Pooling):
         if isinstance(weight, StateRef) and self.weights[weight.name].dim() != 2:
             weight = self.entry(weight.name)
         if isinstance(weight, StateRef):
-            return self.with_bias(self.layer(Linear, x, weight), bias, 0)
+            name = weight
+            product = x.map(lambda tensor: self.layer(Linear, tensor, name))
+            return self.with_bias(product, bias, 0)
         if weight.data:
             return self.refuse()
         product = Flow(self.matrix(x.tensor, weight.tensor), x.log + weight.log, x.data)
@@ -185,28 +57,35 @@ class Sums(Pooling):
     ) -> Flow:
         transposed = "transpose" in self.node.operation
         given = dict(zip(_OPTIONS[transposed], args, strict=False)) | kw
-        if isinstance(weight, Flow):
-            if weight.data:
-                return self.refuse()
-            result = self.node.function(x.tensor, weight.tensor, None, **given)
-            spatial = weight.tensor.dim() - 2
-            return self.with_bias(Flow(result, x.log + weight.log, x.data), bias, spatial)
-        shape = self.weights[weight.name].shape
+        shape = weight.tensor.shape if isinstance(weight, Flow) else self.weights[weight.name].shape
         spatial = len(shape) - 2
-        stride, dilation, padding = (
+        stride, dilation, more = (
             per_axis(given.get(key, default), spatial)
-            for key, default in (("stride", 1), ("dilation", 1), ("padding", 0))
+            for key, default in (("stride", 1), ("dilation", 1), ("output_padding", 0))
         )
-        if "same" in padding:  # may be more on one side than on the other
-            amounts = conv_padding("same", shape[2:], dilation)
-            x = x.map(lambda tensor: F.pad(tensor, amounts))
-        padding = (0,) * spatial if isinstance(padding[0], str) else padding
-        more = per_axis(given.get("output_padding", 0), spatial)
-        options = (stride, padding, dilation, transposed, more, given.get("groups", 1))
-        if x.tensor.dim() == len(shape):
-            return self.with_bias(self.layer(Convolution, x, weight, options), bias, spatial)
-        one = self.layer(Convolution, x.map(lambda tensor: tensor[None]), weight, options)
-        return self.with_bias(one.map(lambda tensor: tensor[0]), bias, spatial)
+        padding = given.get("padding", 0)
+        amounts = conv_padding(padding, shape[2:], dilation)
+        uneven = padding == "same"  # there may be more on one side than on the other
+        edges = (0,) * spatial if isinstance(padding, str) else per_axis(padding, spatial)
+        options = (stride, edges, dilation, transposed, more, given.get("groups", 1))
+        if isinstance(weight, Flow) and weight.data:
+            return self.refuse()
+
+        def convolved(tensor: Tensor) -> Tensor:
+            tensor = F.pad(tensor, amounts) if uneven else tensor
+            batch = tensor if tensor.dim() == len(shape) else tensor[None]
+            if isinstance(weight, Flow):
+                result = torch.convolution(batch, weight.tensor, None, *options)
+            else:
+                result = self.layer(Convolution, batch, weight, options)
+            return result if batch is tensor else result[0]
+
+        if transposed:
+            result = x.whole().map(convolved)
+        else:
+            before = tuple(amounts[-2::-2])
+            result = x.through(windows(spatial, shape[2:], stride, before, dilation), convolved)
+        return self.with_bias(result, bias, spatial)
 
     def matmul(self, a: Flow, b: Flow) -> Flow:
         if a.data and b.data:
@@ -252,18 +131,21 @@ class Sums(Pooling):
         ref = given["running_mean"]
         if isinstance(ref, StateRef) and ref.name in self.absorbed:
             mean = mean - self.weights[self.absorbed[ref.name]].to(self.dtype)
-        inverse = (variance + given.get("eps", 1e-5)).rsqrt()
-        gain = self.raised(inverse)
+        variance = variance + given.get("eps", 1e-5)
+        gain, scale = variance ** (-self.power / 2), variance.rsqrt()
         if weight is not None:
-            inverse = inverse * weight
             gain = gain * self.raised(weight, _name(given["weight"]))
-        shift = -mean * inverse if bias is None else bias - mean * inverse
+            scale = scale * weight
+        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
         return self.affine(x, gain, self.raised(shift, _name(given.get("bias"))))
 
     def affine(self, x: Flow, gain: Tensor, shift: Tensor) -> Flow:
         """Gain and shift along axis 1, in one pass over the values."""
-        shift = shift * math.exp(-x.log) if self.biases else torch.zeros_like(shift)
-        zero, one = torch.zeros_like(shift), torch.ones_like(shift)
+        zero, one = shift.new_zeros(len(shift)), shift.new_ones(len(shift))
+        if not self.biases:
+            shift = zero
+        elif x.log:
+            shift = shift * math.exp(-x.log)
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
 
 
