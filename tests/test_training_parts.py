@@ -20,7 +20,7 @@ from pathspace.experiments.training import (
 )
 from pathspace.experiments.training.initialisation import parse_initialisation
 from pathspace.experiments.training.naming import build
-from pathspace.experiments.training.ranking import ranks, top_scores
+from pathspace.experiments.training.ranking import item_ranks, top_scores
 from pathspace.experiments.training.regularizers import insert_dropout_, parse_penalty
 from pathspace.experiments.training.schedules import parse_schedule
 from pathspace.experiments.training.stopping import parse_rule
@@ -83,7 +83,7 @@ def test_ranking_metrics_are_those_of_a_slow_reference():
     pairs = few_pairs()
     items = pairs.candidates
     scores = torch.randint(5, items.shape, generator=seeded()).float()  # many ties
-    found = top_scores(ranks(scores, items))
+    found = top_scores(item_ranks(scores, items))
     for k in (1, 5, 10):
         hits = gain = 0.0
         for row in scores.tolist():
@@ -98,12 +98,12 @@ def test_a_model_without_opinion_or_with_nan_hits_nothing():
     items = few_pairs().candidates
     for value in (0.0, math.nan):
         scores = torch.full(items.shape, value)
-        assert top_scores(ranks(scores, items))["hr@10"] == 0
+        assert top_scores(item_ranks(scores, items))["hr@10"] == 0
 
 
 def test_the_test_item_among_its_negatives_does_not_count():
     items = torch.tensor([[4, 1, 4, 2]])
-    assert ranks(torch.tensor([[1.0, 2.0, 1.0, 0.0]]), items).tolist() == [1]
+    assert item_ranks(torch.tensor([[1.0, 2.0, 1.0, 0.0]]), items).tolist() == [1]
 
 
 def test_ranking_asks_the_model_about_every_pair():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from pathspace.cli.measure import DataDir
 from pathspace.cli.options import AsJson, Model
 from pathspace.cli.output import show_json
 from pathspace.cli.tables import show_tables
+from pathspace.errors import PathspaceError
 from pathspace.experiments.training import (
     INITIALISATIONS,
     LOSSES,
@@ -25,10 +27,13 @@ from pathspace.experiments.training import (
     SCHEDULES,
     Outcome,
     Quiet,
+    RankError,
+    Ranks,
     Reporter,
     Trial,
     TrialError,
     TrialInterrupted,
+    joined,
 )
 from pathspace.experiments.training import train as train_trial
 from pathspace.experiments.training.engine import CHECKPOINT
@@ -151,6 +156,11 @@ def train(
     average_pool:7,unit_interval,flatten --optimizer sgd --lr 0.1 --epochs 5 --store runs[/]
 
     [cyan]pathspace train --config trial.toml --seed 3[/]
+
+    Processes that torchrun launches divide each batch among them, and come to the same result; with
+    [bold]--device cuda[/] each takes a GPU of its own.
+
+    [cyan]torchrun --nproc-per-node 2 -m pathspace train --config trial.toml[/]
     """
     if list_names:
         _show_names(as_json)
@@ -184,10 +194,10 @@ def train(
         "on_unknown": on_unknown,
     }
     trial = _trial(config, flags, option or [])
-    reporter: Reporter = Quiet() if quiet else reporter_named("auto")
-    if tensorboard is not None:
-        reporter = TensorBoard(reporter, tensorboard / trial.key[:16])
-    try:
+    with joined(trial.device) as ranks, _speaking_once(ranks):
+        reporter: Reporter = Quiet() if quiet or not ranks.is_first else reporter_named("auto")
+        if tensorboard is not None and ranks.is_first:
+            reporter = TensorBoard(reporter, tensorboard / trial.key[:16])
         # What the model's own code prints does not belong among the results.
         with contextlib.redirect_stdout(sys.stderr):
             outcome = train_trial(
@@ -197,14 +207,29 @@ def train(
                 report=reporter,
                 checkpoint_every=checkpoint_every,
                 wait=wait,
+                ranks=ranks,
             )
-    except TrialInterrupted as interrupted:
-        Console(stderr=True, highlight=False).print(Text(str(interrupted), "yellow"))
-        raise typer.Exit(128 + interrupted.signal) from None
+    if not ranks.is_first:
+        return
     if as_json:
         show_json(outcome.to_dict())
     else:
         show_tables((_summary(outcome),))
+
+
+@contextlib.contextmanager
+def _speaking_once(ranks: Ranks) -> Iterator[None]:
+    """End after a signal with its exit code; what all ranks would say, the first one says."""
+    try:
+        yield
+    except TrialInterrupted as interrupted:
+        if ranks.is_first:
+            Console(stderr=True, highlight=False).print(Text(str(interrupted), "yellow"))
+        raise typer.Exit(128 + interrupted.signal) from None
+    except PathspaceError as error:
+        if ranks.is_first or isinstance(error, RankError):
+            raise
+        raise typer.Exit(1) from error
 
 
 # What is asked for -------------------------------------------------------------------------------

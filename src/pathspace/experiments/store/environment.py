@@ -8,6 +8,7 @@ import platform
 from typing import Any
 
 import torch
+import torch.distributed
 
 import pathspace
 
@@ -31,6 +32,13 @@ def environment() -> dict[str, Any]:
         "host": platform.node(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": _processes(),
         "accelerators": names,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _processes() -> int:
+    """How many train together."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 1

@@ -58,6 +58,7 @@ class Workplace:
         self.rows: list[dict[str, Any]] = []
         self.state: Any = None
         self._config = f"{json.dumps(config, indent=2, ensure_ascii=False)}\n".encode()
+        self.share = 1.0
         self._seconds, self._sessions, self._began = 0.0, 1, time.monotonic()
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -70,8 +71,11 @@ class Workplace:
 
     @property
     def seconds(self) -> float:
-        """Time spent on the trial, of all sessions up to their last checkpoints."""
-        return self._seconds + time.monotonic() - self._began
+        """Time spent on the trial, of all sessions up to their last checkpoints.
+
+        Of several trials at once, each has its :attr:`share` of the time.
+        """
+        return self._seconds + self.share * (time.monotonic() - self._began)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Append a row to the metrics."""

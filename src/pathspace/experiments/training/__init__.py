@@ -12,9 +12,11 @@ Example:
 """
 
 from pathspace.experiments.training.classification import Classification
+from pathspace.experiments.training.distributed import Ranks
 from pathspace.experiments.training.engine import train
-from pathspace.experiments.training.errors import TrialError, TrialInterrupted
+from pathspace.experiments.training.errors import RankError, TrialError, TrialInterrupted
 from pathspace.experiments.training.initialisation import INITIALISATIONS
+from pathspace.experiments.training.launching import joined
 from pathspace.experiments.training.losses import LOSSES, binary_cross_entropy, truncated_softmax
 from pathspace.experiments.training.optimizers import OPTIMIZERS, make_optimizer
 from pathspace.experiments.training.outcome import Outcome
@@ -41,7 +43,9 @@ __all__ = [
     "Lines",
     "Outcome",
     "Quiet",
+    "RankError",
     "Ranking",
+    "Ranks",
     "Reporter",
     "Step",
     "Task",
@@ -52,6 +56,7 @@ __all__ = [
     "binary_cross_entropy",
     "insert_dropout_",
     "isolated",
+    "joined",
     "make_optimizer",
     "prepare_step",
     "prepare_task",

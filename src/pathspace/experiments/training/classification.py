@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from pathspace.experiments.data import Augment, Dataset, Split
+from pathspace.experiments.training.distributed import ALONE, Ranks
 from pathspace.experiments.training.errors import TrialError
 from pathspace.experiments.training.losses import Kind, Loss
 from pathspace.experiments.training.task import (
@@ -75,22 +76,28 @@ class Classification:
             yield (inputs,), targets
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, loss: Loss, check: Check) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, loss: Loss, check: Check, ranks: Ranks = ALONE
+    ) -> dict[str, float]:
         """Mean loss and share of errors of each split, one transfer from the device per split."""
         metrics: dict[str, float] = {}
         for name, split in self.splits.items():
-            mean_loss, error = self._evaluate(model, loss, split, check)
+            mean_loss, error = self._evaluate(model, loss, split, check, ranks)
             metrics |= {f"{name}_loss": mean_loss, f"{name}_error": error}
         return metrics
 
     def _evaluate(
-        self, model: nn.Module, loss: Loss, split: Split, check: Check
+        self, model: nn.Module, loss: Loss, split: Split, check: Check, ranks: Ranks
     ) -> tuple[float, float]:
         sums = zeros(2, split.targets.device)
         for inputs, targets in split.batches(CHUNK):
             check()
+            part = ranks.part(len(targets))
+            inputs, targets = inputs[part], targets[part]
+            if not len(targets):
+                continue
             outputs = model(inputs)
             wrong = (outputs.argmax(1) != targets).sum()
             sums += torch.stack([loss(outputs, targets).to(sums) * len(targets), wrong.to(sums)])
-        total, wrong_total = sums.tolist()
+        total, wrong_total = ranks.sum(sums).tolist()
         return total / len(split), wrong_total / len(split)

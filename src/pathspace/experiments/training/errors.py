@@ -12,6 +12,10 @@ class TrialError(PathspaceError, ValueError):
     """A setting of a trial is unknown or of the wrong type, or does not fit the others."""
 
 
+class RankError(PathspaceError, RuntimeError):
+    """Processes that train together are not together any more: one is gone, or differs."""
+
+
 class TrialInterrupted(KeyboardInterrupt):
     """A signal ended the training; with a store, the same command goes on where it was.
 

@@ -1,15 +1,19 @@
-"""Ctrl-C and SIGTERM noted, so that a training can stop between two steps."""
+"""Ctrl-C and SIGTERM noted, so that a training can stop between two steps, in all ranks at once."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from pathspace.experiments.training.distributed import ALONE, Ranks
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ASK = 0.25  # seconds between two questions to the other ranks
 
 
 class Interruption(Exception):
@@ -17,26 +21,62 @@ class Interruption(Exception):
 
 
 class Watch:
-    """Remembers a signal until it is convenient.
+    """Remembers a signal until it is convenient, and convenient for all ranks.
+
+    A signal may come to one rank, and to several at different steps, but all must stop after the
+    same one. So the ranks ask each other, after a number of steps that all of them know.
+
+    Args:
+        ranks: who else has to stop.
 
     Attributes:
         signal: the one that came, or 0.
     """
 
-    def __init__(self) -> None:
-        self.signal = 0
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self.signal, self.ranks = 0, ranks
+        self._steps, self._interval, self._asked = 0, 1, time.monotonic()
 
     def check(self) -> None:
-        """Raise if a signal has come."""
+        """Raise if a signal has come to any rank; all ranks have to call this together."""
+        (self.signal,) = self.ranks.largest(self.signal)
         if self.signal:
             raise Interruption
 
+    def between_steps(self, *, due: bool) -> bool:
+        """Raise if a signal has come; whether to do now what is due, the same in all ranks.
+
+        Args:
+            due: whether this rank would do it.
+        """
+        if self.ranks.size == 1:
+            if self.signal:
+                raise Interruption
+            return due
+        self._steps += 1
+        if self._steps < self._interval:
+            return False
+        spent = int(1e6 * (time.monotonic() - self._asked))
+        number, is_due, slowest = self.ranks.largest(self.signal, due, spent)
+        # The slowest rank's time, so that all come to the same number of steps until next time.
+        self._interval = max(1, min(2 * self._steps, int(ASK * 1e6 * self._steps / (slowest + 1))))
+        self._steps, self._asked = 0, time.monotonic()
+        if number:
+            self.signal = number
+            raise Interruption
+        return bool(is_due)
+
 
 @contextlib.contextmanager
-def watching() -> Iterator[Watch]:
+def watching(ranks: Ranks = ALONE) -> Iterator[Watch]:
     """Note SIGINT and SIGTERM instead of dying of them; a second one ends the process at once.
 
-    Only the main thread can do this; in others nothing changes.
+    With several ranks, further ones change nothing: whoever launched them may pass on a signal that
+    they have from the terminal already, and ends them at once if they take too long. Only the main
+    thread can do this; in others nothing changes.
+
+    Args:
+        ranks: who else has to stop.
 
     Example:
         >>> with watching() as watch:
@@ -44,7 +84,7 @@ def watching() -> Iterator[Watch]:
         ...     watch.signal == signal.SIGTERM
         True
     """
-    watch = Watch()
+    watch = Watch(ranks)
     if threading.current_thread() is not threading.main_thread():
         yield watch
         return
@@ -57,7 +97,8 @@ def watching() -> Iterator[Watch]:
 
     def note(number: int, frame: FrameType | None) -> None:
         watch.signal = number
-        restore()
+        if ranks.size == 1:
+            restore()
 
     for number in SIGNALS:
         before[number] = signal.signal(number, note)

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from pathspace.experiments.data import Interactions
+from pathspace.experiments.training.distributed import ALONE, Ranks
 from pathspace.experiments.training.errors import TrialError
 from pathspace.experiments.training.losses import Kind, Loss
 from pathspace.experiments.training.task import CHUNK, Batch, Check, asked, batches_per_epoch
@@ -63,19 +64,26 @@ class Ranking:
         )
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, loss: Loss, check: Check) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, loss: Loss, check: Check, ranks: Ranks = ALONE
+    ) -> dict[str, float]:
         """HR@K and NDCG@K for all K up to 10, mean over users."""
         candidates = self.pairs.candidates  # (U, 1 + negatives), the test item in front
         users = torch.arange(len(candidates), device=candidates.device)
-        found = []
-        for who, items in zip(users.split(CHUNK), candidates.split(CHUNK), strict=True):
+        found = torch.zeros_like(users)
+        for chunk in users.split(CHUNK):
             check()
+            who = chunk[ranks.part(len(chunk))]
+            if not len(who):
+                continue
+            items = candidates[who]
             scores = model(who.repeat_interleave(items.shape[1]), items.flatten())
-            found.append(ranks(scores.view(items.shape), items))
-        return {f"test_{name}": value for name, value in top_scores(torch.cat(found)).items()}
+            found[who] = item_ranks(scores.view(items.shape), items)
+        found = ranks.sum(found)  # zero where another rank, of the other kind, has the number
+        return {f"test_{name}": value for name, value in top_scores(found).items()}
 
 
-def ranks(scores: Tensor, items: Tensor) -> Tensor:
+def item_ranks(scores: Tensor, items: Tensor) -> Tensor:
     """The rank of the first item of each row, from 0, by its score.
 
     Equal scores count against it, so that a model that says the same of all items hits nothing.
@@ -91,7 +99,7 @@ def ranks(scores: Tensor, items: Tensor) -> Tensor:
 
     Example:
         >>> scores = torch.tensor([[0.5, 0.9, 0.1, 0.5], [0.5, 0.9, 0.1, 0.5]])
-        >>> ranks(scores, torch.tensor([[7, 1, 2, 3], [7, 1, 2, 7]]))
+        >>> item_ranks(scores, torch.tensor([[7, 1, 2, 3], [7, 1, 2, 7]]))
         tensor([2, 1])
     """
     ahead = (scores[:, 1:] >= scores[:, :1]) & (items[:, 1:] != items[:, :1])

@@ -56,8 +56,13 @@ class Step:
             self.precision = torch.autocast(device, dtype=getattr(torch, mixed))
         self.scaler = torch.amp.GradScaler(device) if mixed == "float16" else None
 
-    def __call__(self, inputs: Sequence[Tensor], targets: Tensor) -> Tensor:
+    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, weight: float = 1.0) -> Tensor:
         """Take one step.
+
+        Args:
+            inputs: of the model.
+            targets: of the loss.
+            weight: of the loss, where gradients are the mean over shares of different lengths.
 
         Returns:
             The loss before it, without penalties, as a scalar on the device.
@@ -65,12 +70,13 @@ class Step:
         self.optimizer.zero_grad()
         with self.precision:
             loss = self.loss(self.model(*inputs), targets)
+        weighted = loss if weight == 1.0 else loss * weight
         if self.scaler is None:
-            loss.backward()
+            weighted.backward()
             self._add_penalties()
             self.optimizer.step()
         else:
-            self.scaler.scale(loss).backward()
+            self.scaler.scale(weighted).backward()
             if self.penalties:
                 self.scaler.unscale_(self.optimizer)
                 self._add_penalties()

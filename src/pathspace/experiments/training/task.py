@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from pathspace.experiments.training.distributed import ALONE, Ranks
 from pathspace.experiments.training.errors import TrialError
 from pathspace.experiments.training.losses import Kind, Loss
 
@@ -49,8 +50,10 @@ class Task(Protocol):
     def batches(self, generator: Generator) -> Iterator[Batch]:
         """One epoch in random order."""
 
-    def evaluate(self, model: nn.Module, loss: Loss, check: Check) -> dict[str, float]:
-        """The metrics of a model, which is in eval mode."""
+    def evaluate(
+        self, model: nn.Module, loss: Loss, check: Check, ranks: Ranks = ALONE
+    ) -> dict[str, float]:
+        """The metrics of a model, which is in eval mode; each rank does its part of every chunk."""
 
 
 # What tasks share ------------------------------------------------------------------------------
