@@ -360,9 +360,7 @@ class Batch:
     blocks: list[Block] = field(default_factory=list)
     _held: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False)
 
-    def keep(
-        self, what: str, take: Callable[[Matrices], Result], matrices: Matrices
-    ) -> Result:
+    def keep(self, what: str, take: Callable[[Matrices], Result], matrices: Matrices) -> Result:
         """What was taken from these very matrices before: slices cost as much as small sums."""
         if torch.compiler.is_compiling():
             return take(matrices)

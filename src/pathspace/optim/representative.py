@@ -16,6 +16,7 @@ from torch import Tensor
 from pathspace.network import Edge
 from pathspace.weightgraph import sum_to
 
+_TINY = 1e-30  # smaller sums of squares are looked at in float64
 HE = math.sqrt(2)  # the norm of what enters a unit, on average, after He's initialisation
 
 
@@ -57,10 +58,26 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
 
 
 def _entering(edge: Edge, weight: Tensor, logs: Tensor) -> Tensor:
-    """Sums of squares over what enters each unit, sources rescaled."""
-    square = weight.detach().to("cpu", torch.float64).square()
-    square = square * (-2 * logs[edge.source_scale]).exp()
-    return sum_to(square, edge.target_scale.shape).reshape(-1)
+    """Sums of squares over what enters each unit, sources rescaled.
+
+    In the dtype of the weights first, which is faster, and in float64 where that is too narrow.
+    """
+    scales = (-2 * logs[edge.source_scale]).exp()
+    found = _weighted(weight.detach().cpu(), scales, edge.target_scale.shape)
+    if found.dtype != torch.float64 and not bool(((found > _TINY) & found.isfinite()).all()):
+        found = _weighted(weight.detach().cpu().double(), scales, edge.target_scale.shape)
+    return found.double().reshape(-1)
+
+
+def _weighted(weight: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
+    """Sums of squares times scales, over the axes on which a shape has size 1."""
+    if weight.dtype in (torch.float16, torch.bfloat16):
+        weight = weight.float()
+    square = weight.square()
+    both = [d for d in range(weight.dim()) if shape[d] == 1 and scales.shape[d] == 1]
+    if both and weight.dim():  # a kernel, before anything is multiplied
+        square = square.sum(both, keepdim=True)
+    return sum_to(square * scales.to(square), shape)
 
 
 def _settle(logs: Tensor, known: Tensor, scales: Tensor, square: Tensor, norm: float) -> Tensor:

@@ -98,8 +98,8 @@ class PathSpace(DiagonalSpace):
 
     :math:`\gamma_p(e) = (\sum_{\text{paths through }e} \prod_{e'\neq e} |w_{e'}|^p)^{2/p}`; 0 where
     no path through e is alive, so that such weights rest. A batch norm divides by what its batch
-    gives; the norm of what enters it stands for that, and γ is that of the representative in which
-    this norm is the same for all (:func:`~pathspace.optim.representative.he_scales`).
+    gives; the norm of what enters it stands for that, in the representative of
+    :func:`~pathspace.optim.representative.he_scales`.
 
     Args:
         network: the traced network.
@@ -123,14 +123,12 @@ class PathSpace(DiagonalSpace):
     def measure(self, step: Step, power: float) -> None:
         """One sweep forwards and one backwards through the network of path sums."""
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
-        scales = None
         if self.network.normalizations:
-            scales = he_scales(self.network.edges, weights, self.network.H + 1)
-            weights = self._normalized(weights, scales)
+            weights |= self._statistics(weights)
         slopes = path_slopes(self.network, weights, self.p)
         found = []
         for sheet in self.sheets:
-            parts = [self._factors(slopes.get(l.name), l, scales, power) for l in sheet.leaves]
+            parts = [self._factors(slopes.get(leaf.name), leaf, power) for leaf in sheet.leaves]
             if sheet.single:
                 found.append(_two(parts[0]))
                 continue
@@ -138,9 +136,7 @@ class PathSpace(DiagonalSpace):
             found.append((sheet.spread([math.prod(part, start=one) for part in parts]), None))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
-    def _factors(
-        self, slope: Slope | None, leaf: Leaf, scales: Tensor | None, power: float
-    ) -> list[Tensor]:
+    def _factors(self, slope: Slope | None, leaf: Leaf, power: float) -> list[Tensor]:
         r"""The factors :math:`\gamma^{-1/2}` of a leaf, as matrices."""
         if slope is None:
             return []
@@ -148,22 +144,19 @@ class PathSpace(DiagonalSpace):
         factors = [leaf.factor(f.to(leaf.dtype).pow(exponent)) for f in slope.factors]
         for factor in factors:
             factor.nan_to_num_(posinf=0.0)
-        factors[0].mul_(math.exp(slope.log * exponent))
-        if scales is not None and leaf.edge is not None:
-            ratio = (-power * leaf.edge.ratio(scales)).exp().to(factors[0])
-            factors.append(leaf.factor(ratio))
+        if slope.log:
+            factors[0].mul_(math.exp(slope.log * exponent))
         return factors
 
-    def _normalized(self, weights: dict[str, Tensor], scales: Tensor) -> dict[str, Tensor]:
-        """The weights after rescaling; batch norms divide by the norm that this gives."""
-        result = dict(weights)
-        for edge in self.network.edges:
-            weight = weights[edge.parameter]
-            result[edge.parameter] = weight * edge.ratio(scales).exp().to(weight)
+    def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Statistics with which batch norms divide by the norm of what enters them."""
+        logs = he_scales(self.network.edges, weights, self.network.H + 1)
+        result = {}
         for norm in self.network.normalizations:
             if norm.mean is not None and norm.variance is not None:
                 mean = torch.zeros_like(weights[norm.mean])
-                result |= {norm.mean: mean, norm.variance: mean + (HE**2 - norm.eps)}
+                square = HE**2 * (-2 * logs[norm.input_scale.reshape(-1)]).exp()
+                result |= {norm.mean: mean, norm.variance: square.to(mean) - norm.eps}
         return result
 
 
