@@ -136,13 +136,8 @@ def compare(
         >>> comparison.best_rates["SGD"], len(comparison.common["G-SGD"])
         (0.1, 2)
     """
-    chosen_by = tuple(seeds[:1] if tuning_seeds is None else tuning_seeds)
-    cases = [(arm, rate, seed) for arm in arms for rate in rates for seed in chosen_by]
-    held_out = {name: _with_validation(trial, validation) for name, trial in arms.items()}
-    found = yield [replace(held_out[arm], lr=rate, seed=seed) for arm, rate, seed in cases]
-    tuning: dict[str, dict[float, list[Outcome]]] = {name: {} for name in arms}
-    for (arm, rate, _), outcome in zip(cases, found, strict=True):
-        tuning[arm].setdefault(rate, []).append(outcome)
+    chosen_by = seeds[:1] if tuning_seeds is None else tuning_seeds
+    tuning = yield from tune(arms, seeds=chosen_by, rates=rates, validation=validation)
     best = {arm: best_rate(by_rate) for arm, by_rate in tuning.items()}
     wanted = [(arm, rate) for arm in arms for rate in (common, best[arm])]
     trained = yield [
@@ -157,6 +152,36 @@ def compare(
         best=dict(zip(arms, runs[1::2], strict=True)),
         tuning=tuning,
     )
+
+
+def tune(
+    arms: Mapping[str, Trial],
+    *,
+    seeds: Sequence[int],
+    rates: Sequence[float],
+    validation: int | None = None,
+) -> Plan[dict[str, dict[float, list[Outcome]]]]:
+    """Train every arm at every rate, with validation examples to choose by.
+
+    Args:
+        arms: as for :func:`compare`.
+        seeds: those that rates are chosen by.
+        rates: the grid.
+        validation: as for :func:`compare`.
+
+    Returns:
+        outcomes by arm and rate, in the order of the seeds.
+
+    Raises:
+        TrialError: there are no validation examples.
+    """
+    cases = [(arm, rate, seed) for arm in arms for rate in rates for seed in seeds]
+    held_out = {name: _with_validation(trial, validation) for name, trial in arms.items()}
+    found = yield [replace(held_out[arm], lr=rate, seed=seed) for arm, rate, seed in cases]
+    tuning: dict[str, dict[float, list[Outcome]]] = {name: {} for name in arms}
+    for (arm, rate, _), outcome in zip(cases, found, strict=True):
+        tuning[arm].setdefault(rate, []).append(outcome)
+    return tuning
 
 
 def _with_validation(trial: Trial, count: int | None) -> Trial:

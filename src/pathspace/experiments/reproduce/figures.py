@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pathspace.experiments.reproduce.statistics import Sample
 from pathspace.experiments.training import Outcome
 from pathspace.page import Curve, mean_curve
 from pathspace.plot.backend import pyplot
@@ -66,6 +67,31 @@ def learning_curve(name: str, outcomes: Sequence[Outcome], metric: str) -> Curve
     )
 
 
+def sample_curve(name: str, x: Sequence[float], samples: Sequence[Sample]) -> Curve:
+    """Means of samples at their places, in bands of one standard deviation.
+
+    Args:
+        name: for the legend.
+        x: the places.
+        samples: one each.
+
+    Example:
+        >>> curve = sample_curve("error", [8, 16], [Sample((3.0, 5.0)), Sample((2.0,))])
+        >>> curve.y, curve.low
+        ((4.0, 2.0), (2.58..., 2.0))
+    """
+    spreads = [0.0 if math.isnan(one.deviation) else one.deviation for one in samples]
+    pairs = [(one.mean, spread) for one, spread in zip(samples, spreads, strict=True)]
+    return Curve(
+        name,
+        tuple(map(float, x)),
+        tuple(mean for mean, _ in pairs),
+        tuple(mean - spread for mean, spread in pairs),
+        tuple(mean + spread for mean, spread in pairs),
+        tuple(map(len, samples)),
+    )
+
+
 def draw_curves(
     ax: Any,
     curves: Sequence[Curve],
@@ -102,3 +128,17 @@ def draw_curves(
     ax.grid(alpha=0.3)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def show_from(ax: Any, curves: Sequence[Curve], start: float) -> None:
+    """Fit the vertical axis, a logarithmic one, to what curves are from a place on.
+
+    Args:
+        ax: the axes in which the curves are drawn.
+        curves: those that are to be seen.
+        start: the place.
+    """
+    points = [y for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x >= start]
+    shown = [y for y in points if math.isfinite(y) and y > 0]
+    if shown:
+        ax.set_ylim(min(shown) / 1.05, max(shown) * 1.05)
