@@ -151,7 +151,7 @@ class PathSpace(DiagonalSpace):
     def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Statistics with which batch norms divide by the norm of what enters them."""
         logs = he_scales(self.network.edges, weights, self.network.H + 1)
-        result = {}
+        result: dict[str, Tensor] = {}
         for norm in self.network.normalizations:
             if norm.mean is not None and norm.variance is not None:
                 mean = torch.zeros_like(weights[norm.mean])

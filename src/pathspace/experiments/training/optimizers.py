@@ -30,11 +30,13 @@ class Entry:
         constructor: the class.
         needs_network: whether it takes the traced network.
         description: one line.
+        rate: the learning rate of a trial that names none; by default the constructor's own.
     """
 
     constructor: type[torch.optim.Optimizer]
     needs_network: bool
     description: str
+    rate: float | None = None
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -48,22 +50,23 @@ class Entry:
 
     @property
     def lr(self) -> float:
-        """The constructor's own learning rate."""
-        return float(self.parameters["lr"].default)
+        """The learning rate of a trial that names none."""
+        return float(self.parameters["lr"].default) if self.rate is None else self.rate
 
 
 OPTIMIZERS: dict[str, Entry] = {
-    "sgd": Entry(torch.optim.SGD, False, "gradient descent, with momentum if asked for"),
+    # torch's 0.001 is too small for SGD to learn anything in a first try
+    "sgd": Entry(torch.optim.SGD, False, "gradient descent, with momentum if asked for", 0.1),
     "adagrad": Entry(torch.optim.Adagrad, False, "AdaGrad"),
     "adam": Entry(torch.optim.Adam, False, "Adam"),
     "adamw": Entry(torch.optim.AdamW, False, "Adam, weight decay apart from the gradient"),
-    "pathsgd": Entry(optim.PathSGD, True, "Path-SGD: SGD on path-normalised weights"),
+    "pathsgd": Entry(optim.PathSGD, True, "Path-SGD: SGD on path-normalised weights", 0.1),
     "pathadagrad": Entry(optim.PathAdagrad, True, "AdaGrad on path-normalised weights"),
     "pathadam": Entry(optim.PathAdam, True, "Adam on path-normalised weights"),
-    "gsgd": Entry(optim.GSGD, True, "G-SGD: SGD on basis-path values"),
+    "gsgd": Entry(optim.GSGD, True, "G-SGD: SGD on basis-path values", 0.1),
     "gadagrad": Entry(optim.GAdagrad, True, "AdaGrad on basis-path values"),
     "gadam": Entry(optim.GAdam, True, "Adam on basis-path values"),
-    "balancedsgd": Entry(optim.BalancedSGD, True, "SGD in the balanced representative"),
+    "balancedsgd": Entry(optim.BalancedSGD, True, "SGD in the balanced representative", 0.1),
 }
 
 
