@@ -41,7 +41,8 @@ real = data.load
 def adapt(trial):
     """The trial on few images: small batches, and no numbers of images beyond what there is.
 
-    Layers of 4,000 units are made narrower; `test_reproduce_neyshabur2017` starts a full one.
+    Layers of 4,000 units are made narrower, networks of 34 layers shorter, and a grid of λ is one;
+    `test_reproduce_neyshabur2017` and `test_reproduce_cifar` start full ones.
     """
     steps = []
     for step in trial.preprocess:
@@ -53,7 +54,16 @@ def adapt(trial):
         elif kind != "subset":
             steps.append(step)
     model = re.sub(r"-4000(?=-)", "-512", trial.model)
-    return replace(trial, model=model, preprocess=tuple(steps), batch=min(trial.batch, BATCH))
+    model = re.sub(r"^(plainnet|resnet)34$", r"\g<1>8-thin", model)
+    return replace(
+        trial,
+        model=model.replace("plainnet34.", "plainnet8_thin."),
+        preprocess=tuple(steps),
+        batch=min(trial.batch, BATCH),
+        options={k: 1e-4 if k == "bp_decay" else v for k, v in trial.options.items()},
+        weight_decay=1e-4 if trial.weight_decay else 0.0,
+        penalties=tuple(text.partition(":")[0] + ":1e-4" for text in trial.penalties),
+    )
 
 
 @pytest.fixture

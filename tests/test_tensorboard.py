@@ -60,3 +60,10 @@ def test_a_training_that_goes_on_leaves_no_step_twice(tmp_path, monkeypatch):
     reporter = TensorBoard(Quiet(), tmp_path / "board")
     outcome = train(small(), tmp_path / "runs", report=reporter)
     assert scalars(tmp_path / "board") == expected(outcome.folder)
+
+
+def test_a_finished_trial_is_replayed_once(tmp_path):
+    outcome = train(small(), tmp_path / "runs")
+    for _ in range(2):
+        TensorBoard(Quiet(), tmp_path / "board").replay(outcome)
+    assert scalars(tmp_path / "board") == expected(outcome.folder)

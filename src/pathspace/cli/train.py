@@ -212,9 +212,7 @@ def train(
     if not ranks.is_first:
         return
     if tensorboard is not None and outcome.was_there:
-        with TensorBoard(Quiet(), tensorboard / trial.key[:16]) as events:
-            for row in outcome.curves:
-                events.row(row)
+        TensorBoard(Quiet(), tensorboard / trial.key[:16]).replay(outcome)
     if as_json:
         show_json(outcome.to_dict())
     else:

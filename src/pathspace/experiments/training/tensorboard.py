@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pathspace.experiments.training.errors import TrialError
+from pathspace.experiments.training.outcome import Outcome
 from pathspace.experiments.training.reporting import Reporter
 from pathspace.experiments.training.trial import Trial
 
@@ -60,6 +61,15 @@ class TensorBoard:
             if isinstance(value, int | float) and name not in ("epoch", "iteration"):
                 self._writer.add_scalar(name, value, row["iteration"])
         self.reporter.row(row)
+
+    def replay(self, outcome: Outcome) -> None:
+        """Write the metrics of a trial that was finished before, unless there are some."""
+        if self.folder.exists():
+            return
+        with self:
+            self.start(outcome.trial, 0, 0)
+            for row in outcome.curves:
+                self.row(row)
 
     def note(self, text: str) -> None:
         """Pass it on."""

@@ -1,0 +1,1 @@
+"""PlainNets and ResNets on CIFAR: what several experiments train alike, so that it is done once."""

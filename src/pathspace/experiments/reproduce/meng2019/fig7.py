@@ -1,0 +1,208 @@
+"""Figures 7 and 8: SGD with weight decay against G-SGD with the basis-path penalty, on CIFAR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pathspace.experiments.reproduce.cifar.figures import (
+    curves_figure,
+    gaps_figure,
+    lines_of,
+    loss_curves,
+)
+from pathspace.experiments.reproduce.cifar.images import Case, Images, network_title
+from pathspace.experiments.reproduce.cifar.presets import PAPER_REGULARIZED, QUICK_REGULARIZED
+from pathspace.experiments.reproduce.cifar.regularizing import (
+    GSGD_BPR,
+    NORMALIZED_BPR,
+    REGULARIZED,
+    SGD_WD,
+    SKELETON_WD,
+    Regularization,
+    regularizations,
+)
+from pathspace.experiments.reproduce.cifar.tables import gaps_table, levels_table, words_of
+from pathspace.experiments.reproduce.cifar.words import (
+    Question,
+    attribution,
+    edges,
+    lambda_edges,
+    overview,
+    unlearned,
+)
+from pathspace.experiments.reproduce.controls import GSGD, SGD, SGD_SKELETON
+from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
+from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.meng2019.gaps import ARMS
+from pathspace.experiments.reproduce.statistics import Sample
+
+QUESTION = Question(GSGD_BPR, SGD_WD, SKELETON_WD, NORMALIZED_BPR)
+LINES = (SGD, SGD_WD, GSGD, GSGD_BPR)  # the paper's
+CONTROLS = (SGD_WD, SKELETON_WD, GSGD_BPR, NORMALIZED_BPR)
+GAPS = {
+    "G-SGD + BPR − SGD + WD (the paper's)": (GSGD_BPR, SGD_WD),
+    "start: SGD from skeleton weights + WD − SGD + WD": (SKELETON_WD, SGD_WD),
+    "rest: G-SGD + BPR − SGD from skeleton weights + WD": (GSGD_BPR, SKELETON_WD),
+    "G-SGD from SGD's start + BPR − SGD + WD": (NORMALIZED_BPR, SGD_WD),
+    "what WD does: SGD + WD − SGD": (SGD_WD, SGD),
+    "what BPR does: G-SGD + BPR − G-SGD": (GSGD_BPR, GSGD),
+}
+# Section 11.5 gives test accuracies (%) of ResNet-34; of PlainNet-34 there are curves only.
+PRINTED = {
+    ("cifar10", SGD_WD): 94.29,
+    ("cifar10", GSGD_BPR): 94.67,
+    ("cifar100", SGD_WD): 74.39,
+    ("cifar100", GSGD_BPR): 75.20,
+}
+
+
+def plan(settings: Images) -> Plan[Findings]:
+    """The comparisons without regularizers, then λ, then the regularized arms."""
+    comparisons = yield from settings.comparisons()
+    found = yield from regularizations(settings, comparisons)
+    return findings(settings, found)
+
+
+def findings(settings: Images, found: Mapping[Case, Regularization]) -> Findings:
+    """What the regularized trainings came to."""
+    words = words_of(settings.common)
+    comparisons = {case: one.comparison for case, one in found.items()}
+    caption = (
+        "Training loss and test accuracy over epochs of {}, {}; means over seeds, in bands of one "
+        "standard deviation."
+    )
+    paper, controls = (
+        {case.title: lines_of(one, arms, "common") for case, one in comparisons.items()}
+        for arms in (LINES, CONTROLS)
+    )
+    figures = " and ".join(str(7 + number) for number in range(len(settings.data)))
+    shown = (*ARMS, *REGULARIZED)
+    return Findings(
+        claims=tuple(_claims(found)),
+        statements=(
+            overview(comparisons, QUESTION),
+            *(attribution(case, one, QUESTION) for case, one in comparisons.items()),
+            *(_effects(case, one) for case, one in found.items()),
+            *unlearned(comparisons, shown),
+            *edges(comparisons, (SGD, SGD_SKELETON, GSGD)),
+            *lambda_edges(found),
+        ),
+        figures=(
+            curves_figure(
+                "curves",
+                paper,
+                f"Figure{'s' if ' ' in figures else ''} {figures}. "
+                + caption.format("SGD and G-SGD with and without regularizer", words["common"]),
+            ),
+            curves_figure(
+                "controls",
+                controls,
+                caption.format("regularized arms and their controls", words["common"]),
+            ),
+            gaps_figure(
+                comparisons,
+                GAPS,
+                "Differences of test errors: the paper's, what it is made of, and what "
+                "regularizers do. Paired over seeds, with 95 % confidence intervals; below 0 is "
+                "better.",
+            ),
+        ),
+        tables=(
+            levels_table(comparisons, shown, {case: one.lambdas for case, one in found.items()}),
+            gaps_table(comparisons, GAPS),
+        ),
+        blocks=tuple(
+            loss_curves(case, lines_of(one, LINES, "common"), words["common"])
+            for case, one in comparisons.items()
+        ),
+        deviations=(
+            *settings.deviations(PAPER_REGULARIZED.data, len(PAPER_REGULARIZED.seeds)),
+            *regularizer_deviations(settings),
+        ),
+    )
+
+
+def regularizer_deviations(settings: Images) -> tuple[str, ...]:
+    """How the regularizers differ from the papers'."""
+    return (
+        f"λ is the best of {', '.join(f'{lam:g}' for lam in settings.lambdas)} by validation error "
+        "of the first seed"
+        + (
+            " (papers: {0.1, 0.2, 0.5} × 10^−α, α = 3, 4, 5, 6)."
+            if len(settings.lambdas) < len(PAPER_REGULARIZED.lambdas)
+            else ", the papers' grid."
+        )
+        + " At best rates it is chosen anew, and the rate is that of the arm without regularizer.",
+        "BPR is the cheap form of Zheng et al., in which skeleton weights get no gradient; its λ1 "
+        "and λ2 are equal. The papers do not say how it treats batch norms: for SGD it is that of "
+        "the network whose batch norms are folded into weights, for G-SGD that of the values "
+        "that G-SGD trains.",
+    )
+
+
+# Claims and words --------------------------------------------------------------------------------
+
+
+def _claims(found: Mapping[Case, Regularization]) -> list[Claim]:
+    claims = []
+    for case, one in found.items():
+        comparison = one.comparison
+        group = f"{case.title}, rate {comparison.common_rate:g}"
+        for arm in (SGD_WD, GSGD_BPR):
+            errors = comparison.sample(arm, "test_error", "common")
+            printed: float | str = "a curve only"
+            if case.is_residual:
+                number = PRINTED[case.data, arm]
+                same = network_title(case.network) == "ResNet-34"
+                printed = number if same else f"{number:.2f} (ResNet-34)"
+            accuracy = Sample(tuple(100 - error for error in errors.values))
+            claims.append(
+                Claim(f"{arm}, test accuracy (%)", printed, accuracy, group=group, digits=4)
+            )
+        for name, label in (
+            ("test_error", "test error (% points)"),
+            ("train_loss", "training loss"),
+        ):
+            gap = comparison.difference(GSGD_BPR, SGD_WD, name, "common")
+            paper = "below 0" if name == "test_error" else "a curve only"
+            verdict = gap.verdict("below 0") if name == "test_error" else ""
+            claims.append(Claim(f"{GSGD_BPR} − {SGD_WD}, {label}", paper, gap, verdict, group))
+    return claims
+
+
+def _effects(case: Case, one: Regularization) -> str:
+    """What the regularizers do to their own arms."""
+    wd, bpr = (
+        one.comparison.difference(arm, base, "test_error", "common")
+        for arm, base in ((SGD_WD, SGD), (GSGD_BPR, GSGD))
+    )
+    return (
+        f"{case.title}: weight decay (λ = {one.lambdas[SGD_WD, 'common']:g}) changes the test "
+        f"error of SGD by {wd} points, BPR (λ = {one.lambdas[GSGD_BPR, 'common']:g}) that of G-SGD "
+        f"by {bpr}."
+    )
+
+
+EXPERIMENT = Experiment(
+    name="meng2019 fig7",
+    title="SGD with weight decay against G-SGD with the basis-path penalty, on CIFAR",
+    where="Figures 7 and 8; section 11.5",
+    shows=(
+        "PlainNet-34 and ResNet-34 learn CIFAR-10 (Figure 7) and CIFAR-100 (Figure 8) by SGD and "
+        "G-SGD, alone and with weight decay (SGD + WD) or the basis-path penalty (G-SGD + BPR), "
+        "λ from a grid by validation error on CIFAR-10. G-SGD + BPR has the best test accuracy "
+        "everywhere: for ResNet-34 94.67 % against 94.29 % of SGD + WD on CIFAR-10, and 75.20 % "
+        "against 74.39 % on CIFAR-100."
+    ),
+    plan=plan,
+    quick=Preset(
+        QUICK_REGULARIZED,
+        jobs=136,
+        time="10 minutes on 2 cores, of which 4 are shared with meng2019 table1",
+    ),
+    paper=Preset(
+        PAPER_REGULARIZED,
+        jobs=664,
+        time="about a month on one GPU, at an hour per training (estimated)",
+    ),
+)

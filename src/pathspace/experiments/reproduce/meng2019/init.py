@@ -1,0 +1,237 @@
+"""Section 11.3: do signs and sizes of the skeleton weights matter to G-SGD?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pathspace.experiments.reproduce.cifar.figures import curves_figure, lines_of, loss_curves
+from pathspace.experiments.reproduce.cifar.images import Case, Images, network_title
+from pathspace.experiments.reproduce.cifar.presets import PAPER, QUICK
+from pathspace.experiments.reproduce.cifar.tables import gaps_table, levels_table, words_of
+from pathspace.experiments.reproduce.cifar.words import edges, unlearned
+from pathspace.experiments.reproduce.controls import PUBLISHED, Comparison, Rate, compare
+from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
+from pathspace.experiments.reproduce.figures import Figure
+from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.meng2019 import starts
+from pathspace.experiments.reproduce.statistics import Difference, metric
+from pathspace.experiments.training import Trial
+from pathspace.plot.backend import pyplot
+from pathspace.plot.measures import INK, MARKERS, SERIES
+
+ONES = "all 1 (the paper's)"
+# Arms, each by the method of Starts that makes its model.
+SIGNS = {"signs as drawn, sizes 1": "drawn_signs", "signs at random, sizes 1": "random_signs"}
+SIZES = {"all 1/2": "halves", "all 2": "twos"}
+SAME = {"all 1, then rescaled at random": "random_sizes"}
+ARMS = {ONES: "ones", **SIGNS, **SIZES, **SAME}
+GAPS = {f"{arm} − {ONES}": (arm, ONES) for arm in ARMS if arm != ONES}
+
+
+def plan(settings: Images) -> Plan[Findings]:
+    """Published G-SGD from every start, at the common rate and at the best one for each."""
+    (case,) = settings.cases
+    comparison = yield from compare(
+        arms_of(settings, case),
+        seeds=settings.seeds,
+        rates=settings.rates,
+        common=settings.common,
+        validation=settings.held_out,
+    )
+    return findings(settings, case, comparison)
+
+
+def arms_of(settings: Images, case: Case) -> dict[str, Trial]:
+    """G-SGD as published from each start; only the model differs."""
+    base = replace(settings.trial(case), optimizer="gsgd", options=PUBLISHED, init="as-built")
+    place = f"{starts.__name__}:{case.network.replace('-', '_')}"
+    return {arm: replace(base, model=f"{place}.{method}") for arm, method in ARMS.items()}
+
+
+def findings(settings: Images, case: Case, comparison: Comparison) -> Findings:
+    """What the starts came to."""
+    words, comparisons = words_of(settings.common), {case: comparison}
+    return Findings(
+        claims=tuple(_claims(case, comparison)),
+        statements=(
+            *_sign_words(comparison),
+            *_size_words(comparison),
+            *unlearned(comparisons, tuple(ARMS)),
+            *edges(comparisons, tuple(ARMS)),
+        ),
+        figures=(
+            curves_figure(
+                "curves",
+                {
+                    f"{case.title}, {said}": lines_of(comparison, tuple(ARMS), rate)
+                    for rate, said in words.items()
+                },
+                "Training loss and test accuracy of G-SGD over epochs from skeleton weights of "
+                "several signs and sizes; means over seeds, in bands of one standard deviation.",
+            ),
+            _rates_figure(comparison),
+        ),
+        tables=(levels_table(comparisons, tuple(ARMS)), gaps_table(comparisons, GAPS)),
+        blocks=(loss_curves(case, lines_of(comparison, tuple(ARMS), "common"), words["common"]),),
+        deviations=(
+            "The paper gives no numbers and does not say which signs it tried, nor where.",
+            "“Section 5.2”, to which it refers for image classification, is that on perceptrons; "
+            f"here it is the classification of images of section 5.1, with "
+            f"{network_title(case.network)}.",
+            *(
+                text
+                for text in settings.deviations(("cifar10",), len(PAPER.seeds))
+                if not text.startswith("The papers have")
+            ),
+            "G-SGD as published looks through batch norms. A rescaling that multiplies the gain of "
+            "one and divides the weights behind keeps the function, but not the values that are "
+            "trained; so here sizes at random are not exactly without effect.",
+            "Best rates are those of "
+            f"{', '.join(f'{rate:g}' for rate in settings.rates)} by validation error of the first "
+            "seed.",
+        ),
+    )
+
+
+def _gap(comparison: Comparison, arm: str, rate: Rate = "common") -> Difference:
+    return comparison.difference(arm, ONES, "test_error", rate)
+
+
+def _claims(case: Case, comparison: Comparison) -> list[Claim]:
+    claims = [
+        Claim(
+            f"{arm}, test error (%)",
+            "no number",
+            comparison.sample(arm, "test_error", "common"),
+            group=f"G-SGD, {case.title}, rate {comparison.common_rate:g}",
+        )
+        for arm in ARMS
+    ]
+    said = {**dict.fromkeys(SIGNS, "no differences"), **dict.fromkeys(SIZES, "another rate")}
+    said |= dict.fromkeys(SAME, "can be randomly set")
+    for rate, words in words_of(comparison.common_rate).items():
+        for arm, paper in said.items():
+            gap = _gap(comparison, arm, rate)
+            claims.append(
+                Claim(
+                    f"{arm} − all 1, test error (% points)",
+                    paper,
+                    gap,
+                    "seen" if arm in SIZES and _differs(gap) else _sameness(gap),
+                    f"Section 11.3: {words}",
+                )
+            )
+    return claims
+
+
+def _differs(gap: Difference) -> bool:
+    return gap.verdict("below 0") != "undecided"
+
+
+def _sameness(gap: Difference) -> str:
+    """Whether a difference is 0 as far as can be told."""
+    return "contrary" if _differs(gap) else "no difference seen"
+
+
+def _sign_words(comparison: Comparison) -> list[str]:
+    gaps = {arm: _gap(comparison, arm) for arm in SIGNS}
+    best = {arm: _gap(comparison, arm, "best") for arm in SIGNS}
+    listed = ", ".join(f"{arm}: {gap}" for arm, gap in gaps.items())
+    tuned = ", ".join(f"{arm}: {gap}" for arm, gap in best.items())
+    found = [arm for arm in SIGNS if _differs(gaps[arm]) or _differs(best[arm])]
+    verdict = (
+        f"So signs do matter here, contrary to the paper ({'; '.join(found)})."
+        if found
+        else "As the paper says, no difference can be told; the intervals show what "
+        f"{len(comparison.seeds)} seeds could have missed."
+    )
+    return [
+        "Test errors of G-SGD compared with skeleton weights that are all 1, in percentage points "
+        f"at rate {comparison.common_rate:g}: {listed}; each at its best rate: {tuned}. {verdict}"
+    ]
+
+
+def _size_words(comparison: Comparison) -> list[str]:
+    told = []
+    for arm in SIZES:
+        common, best = (_gap(comparison, arm, rate) for rate in ("common", "best"))
+        if not _differs(common):
+            verdict = "the size makes no difference that could be told"
+        elif not _differs(best):
+            verdict = "the size acts like another rate, as the paper says"
+        else:
+            verdict = "the size makes a difference that the rate does not make up for"
+        told.append(
+            f"Skeleton weights {arm} instead of 1: {common} points at rate "
+            f"{comparison.common_rate:g}, {best} at the best rates "
+            f"({comparison.best_rates[arm]:g} and {comparison.best_rates[ONES]:g}): {verdict}."
+        )
+    for arm in SAME:
+        gap = _gap(comparison, arm)
+        verdict = (
+            "the function is the same, but what G-SGD makes of it is not"
+            if _differs(gap)
+            else "sizes that leave the function as it is make no difference that could be told"
+        )
+        told.append(f"Skeleton weights {arm}: {gap} points: {verdict}.")
+    return told
+
+
+def _rates_figure(comparison: Comparison) -> Figure:
+    """Validation error against the rate, while rates were chosen."""
+
+    def draw() -> Any:
+        figure, ax = pyplot().subplots(figsize=(6.5, 3.8), layout="constrained")
+        for number, (arm, by_rate) in enumerate(comparison.tuning.items()):
+            rates = sorted(by_rate)
+            errors = [_validation_error(comparison, arm, rate) for rate in rates]
+            ax.plot(
+                rates, errors, color=SERIES[number], marker=MARKERS[number], markersize=4, label=arm
+            )
+        ax.set_xscale("log")
+        ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
+        ax.minorticks_off()
+        ax.set_xlabel("rate")
+        ax.set_ylabel("validation error (%)")
+        ax.axvline(comparison.common_rate, color=INK, linewidth=0.8, linestyle=":")
+        ax.grid(alpha=0.3)
+        ax.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+        return figure
+
+    return Figure(
+        "rates",
+        draw,
+        "Validation error of the first seed at the end of training against the rate, by start; "
+        "dotted the common rate.",
+        "One line per start over the grid of rates.",
+    )
+
+
+def _validation_error(comparison: Comparison, arm: str, rate: float) -> float:
+    """Validation error (%) of an arm while rates were chosen; NaN if it diverged."""
+    return metric(comparison.tuning[arm][rate], "validation_error").mean
+
+
+EXPERIMENT = Experiment(
+    name="meng2019 init",
+    title="Signs and sizes of the skeleton weights",
+    where="Section 11.3",
+    shows=(
+        "G-SGD leaves the free skeleton weights as they begin. The paper says that signs make no "
+        "difference on image classification, that sizes may be set at random and act as another "
+        "rate, and takes 1 for all."
+    ),
+    plan=plan,
+    quick=Preset(
+        replace(QUICK, networks=("plainnet8-thin",), rates=(0.3, 1.0)),
+        jobs=36,
+        time="3 minutes on 2 cores",
+    ),
+    paper=Preset(
+        replace(PAPER, networks=("plainnet34",), data=("cifar10",)),
+        jobs=84,
+        time="about four days on one GPU, at an hour per training (estimated)",
+    ),
+)
