@@ -35,11 +35,14 @@ class Preset(Generic[Settings]):
         jobs: how many trials and computations it takes at most (a best rate may turn out to be the
             common one); a test compares it with a rehearsal.
         time: how long that takes, and on what, in words.
+        rehearsal: settings that ask for as many jobs of less work, for rehearsals; None for the
+            same. Trainings are short in rehearsals anyway, computations are not.
     """
 
     settings: Settings
     jobs: int
     time: str
+    rehearsal: Settings | None = None
 
 
 @dataclass(frozen=True)

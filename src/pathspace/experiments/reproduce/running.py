@@ -200,9 +200,12 @@ def rehearse(
         return replace(done[short], trial=trial)
 
     def computed(job: Computation) -> Result:
-        found = job.resolve()([trained(trial) for trial in job.trials], data_dir, **job.arguments)
+        # A computation reads the data by the trial, so it gets the one that fits the data.
+        outcomes = [replace(trained(trial), trial=adapt(trial)) for trial in job.trials]
+        found = job.resolve()(outcomes, data_dir, **job.arguments)
         return Result(job, unpack(pack(dict(found))))  # as it comes back from an archive
 
     chosen = experiment.preset(preset)
-    findings = conduct(experiment.plan(chosen.settings), lambda jobs: [answer(j) for j in jobs])
+    settings = chosen.settings if chosen.rehearsal is None else chosen.rehearsal
+    findings = conduct(experiment.plan(settings), lambda jobs: [answer(j) for j in jobs])
     return Rehearsal(findings, len(asked))
