@@ -431,8 +431,9 @@ def test_progress_is_shown(kind, tmp_path, capsys, reproduction):
 
 def test_names():
     assert find_experiment("meng2019 fig4").slug == "meng2019-fig4"
-    with pytest.raises(ExperimentError, match="did you mean 'meng2019 fig4'"):
-        find_experiment("meng2019 fig")
+    assert find_experiment("meng2019 fig8").name == "meng2019 fig7"
+    with pytest.raises(ExperimentError, match="did you mean 'meng2019 table1'"):
+        find_experiment("meng2019 tabel1")
     with pytest.raises(ExperimentError, match="should begin with one of"):
         replace(EXPERIMENT, name="nobody1999 fig1")
 

@@ -57,6 +57,7 @@ class Experiment(Generic[Settings]):
         plan: from settings to findings, see :mod:`pathspace.experiments.reproduce`.
         quick: minutes on two cores, on real data.
         paper: the published setting.
+        also: further names of it, where it shows several tables or figures.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Experiment(Generic[Settings]):
     plan: Callable[[Settings], Plan[Findings]]
     quick: Preset[Settings]
     paper: Preset[Settings]
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name.partition(" ")[0] not in PAPERS:

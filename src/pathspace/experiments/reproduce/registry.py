@@ -28,7 +28,11 @@ def find_experiment(name: str) -> Experiment[Any]:
         Traceback (most recent call last):
         pathspace.experiments.reproduce.experiment.ExperimentError: unknown experiment ...
     """
-    known = {experiment.name: experiment for experiment in find_experiments()}
+    known = {
+        name: experiment
+        for experiment in find_experiments()
+        for name in (experiment.name, *experiment.also)
+    }
     if name not in known:
         close = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

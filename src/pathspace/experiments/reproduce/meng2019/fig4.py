@@ -73,6 +73,7 @@ def plan(settings: Settings) -> Plan[Findings]:
 
 EXPERIMENT = Experiment(
     name="meng2019 fig4",
+    also=("meng2019 table5",),
     title="What G-SGD gains on SGD, against the invariant ratio H/m",
     where="Figure 4 and Table 5; sections 5.2 and 11.6",
     shows=(

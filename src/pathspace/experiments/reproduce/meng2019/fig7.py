@@ -185,6 +185,7 @@ def _effects(case: Case, one: Regularization) -> str:
 
 EXPERIMENT = Experiment(
     name="meng2019 fig7",
+    also=("meng2019 fig8",),
     title="SGD with weight decay against G-SGD with the basis-path penalty, on CIFAR",
     where="Figures 7 and 8; section 11.5",
     shows=(

@@ -199,6 +199,7 @@ def _plain_and_residual(comparisons: Mapping[Case, Comparison]) -> list[str]:
 
 EXPERIMENT = Experiment(
     name="meng2019 table1",
+    also=("meng2019 fig3",),
     title="SGD against G-SGD in PlainNets and ResNets on CIFAR",
     where="Table 1 and Figure 3; sections 5.1 and 11.4",
     shows=(

@@ -207,6 +207,7 @@ def _ranking(case: Case, one: Regularization) -> str:
 
 EXPERIMENT = Experiment(
     name="zheng2019 table2",
+    also=("zheng2019 fig4",),
     title="Weight decay and the basis-path penalty on CIFAR-10",
     where="Table 2 and Figure 4; section “Image Classification”",
     shows=(
