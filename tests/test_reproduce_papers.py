@@ -6,12 +6,20 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pathspace.experiments.reproduce.controls import GSGD, GSGD_NORMALIZED, SGD, SGD_SKELETON
+from pathspace.experiments.reproduce.controls import (
+    GSGD,
+    GSGD_NORMALIZED,
+    SGD,
+    SGD_SKELETON,
+    compare,
+    sgd_and_gsgd,
+)
 from pathspace.experiments.reproduce.meng2019 import fig4
 from pathspace.experiments.reproduce.meng2019.gaps import TABLE5, size_of
+from pathspace.experiments.reproduce.meng2019.influence import influence
 from pathspace.experiments.reproduce.neyshabur2017.updates import EXAMPLES, one_update
 from pathspace.experiments.reproduce.running import conduct
-from pathspace.experiments.training import Outcome
+from pathspace.experiments.training import Outcome, Trial, train
 
 
 def arm(trial):
@@ -90,3 +98,27 @@ def test_one_update_is_that_of_the_chain_rule(example):
     assert_close(*path)
     plain = [torch.tensor(found[s]["SGD"]["output"]) for s in ("balanced", "unbalanced")]
     assert (plain[0] - plain[1]).abs().min() > 1000
+
+
+def test_without_a_grid_arms_are_compared_at_the_common_rate():
+    base = Trial("mlp:64-8-10", "digits", preprocess=("unit_interval", "flatten"), epochs=1)
+    comparison = conduct(compare(sgd_and_gsgd(base), seeds=(0, 1), rates=(), common=0.1))
+    assert not comparison.is_tuned
+    assert comparison.at_the_edge == ()
+    assert {one.trial.lr for arm in comparison.common.values() for one in arm} == {0.1}
+    findings = influence({32: comparison}, 1)
+    assert "No arm has been tuned" in findings.deviations[-1]
+    assert not any("best rate" in statement for statement in findings.statements)
+    for figure in findings.figures:
+        figure.draw()
+
+
+def test_rates_may_be_chosen_by_shorter_trainings():
+    steps = ("unit_interval", "flatten")
+    base = Trial("mlp:64-8-10", "digits", preprocess=steps, epochs=2)
+    arms = {"SGD": base}
+    plan = compare(arms, seeds=(0,), rates=(0.1,), common=0.1, validation=300, tuning_epochs=1)
+    tuning = next(plan)
+    assert [trial.epochs for trial in tuning] == [1]
+    finals = plan.send([train(trial) for trial in tuning])
+    assert {trial.epochs for trial in finals} == {2}

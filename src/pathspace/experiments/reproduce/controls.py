@@ -66,7 +66,7 @@ class Comparison:
     Attributes:
         seeds: the seeds, in the order of the outcomes.
         common_rate: the same for all.
-        best_rates: of each arm, by validation error.
+        best_rates: of each arm, by validation error; none if rates were not tuned.
         common: outcomes at the common rate, by arm.
         best: outcomes at the best rate, by arm.
         tuning: the outcomes that the best rates were chosen by, by arm and rate.
@@ -78,6 +78,11 @@ class Comparison:
     common: Mapping[str, list[Outcome]]
     best: Mapping[str, list[Outcome]]
     tuning: Mapping[str, Mapping[float, list[Outcome]]]
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether each arm has a best rate."""
+        return bool(self.best_rates)
 
     def outcomes(self, arm: str, rate: Rate) -> list[Outcome]:
         """The outcomes of an arm, by seed."""
@@ -109,6 +114,7 @@ def compare(
     common: float,
     validation: int | None = None,
     tuning_seeds: Sequence[int] | None = None,
+    tuning_epochs: int | None = None,
 ) -> Plan[Comparison]:
     """Train every arm at the common rate and at its best one, over all seeds.
 
@@ -118,11 +124,13 @@ def compare(
     Args:
         arms: a trial each, whose rate and seed are replaced.
         seeds: one training each.
-        rates: the grid.
+        rates: the grid; without any, arms are trained at the common rate only.
         common: the same rate for all arms.
         validation: training examples to set aside while rates are chosen; afterwards all are
             trained with. By default the trials set some aside themselves, for good.
         tuning_seeds: seeds that rates are chosen by; the first one by default.
+        tuning_epochs: length of the trainings that rates are chosen by; by default that of the
+            others.
 
     Raises:
         TrialError: there are no validation examples to choose by.
@@ -137,9 +145,14 @@ def compare(
         (0.1, 2)
     """
     chosen_by = seeds[:1] if tuning_seeds is None else tuning_seeds
-    tuning = yield from tune(arms, seeds=chosen_by, rates=rates, validation=validation)
+    tuning: dict[str, dict[float, list[Outcome]]] = {}
+    if rates:
+        tried = arms
+        if tuning_epochs is not None:
+            tried = {name: replace(trial, epochs=tuning_epochs) for name, trial in arms.items()}
+        tuning = yield from tune(tried, seeds=chosen_by, rates=rates, validation=validation)
     best = {arm: best_rate(by_rate) for arm, by_rate in tuning.items()}
-    wanted = [(arm, rate) for arm in arms for rate in (common, best[arm])]
+    wanted = [(arm, common) for arm in arms] + list(best.items())
     trained = yield [
         replace(arms[arm], lr=rate, seed=seed) for arm, rate in wanted for seed in seeds
     ]
@@ -148,8 +161,8 @@ def compare(
         seeds=tuple(seeds),
         common_rate=common,
         best_rates=best,
-        common=dict(zip(arms, runs[::2], strict=True)),
-        best=dict(zip(arms, runs[1::2], strict=True)),
+        common=dict(zip(arms, runs[: len(arms)], strict=True)),
+        best=dict(zip(best, runs[len(arms) :], strict=True)),
         tuning=tuning,
     )
 

@@ -22,8 +22,9 @@ class Settings:
         widths: hidden units per layer, h.
         epochs: of each training.
         seeds: of each final training.
-        rates: the grid from which each arm takes its best rate.
+        rates: the grid from which each arm takes its best rate; none to leave that out.
         tuning_seeds: by which it is chosen.
+        tuning_epochs: of the trainings by which it is chosen.
         common: the paper's rate.
         batch: the paper's batch.
         validation: training images set aside while rates are chosen.
@@ -35,6 +36,7 @@ class Settings:
     seeds: tuple[int, ...]
     rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
     tuning_seeds: tuple[int, ...] = (0,)
+    tuning_epochs: int | None = None
     common: float = 0.01
     batch: int = 64
     validation: int = 10_000
@@ -64,11 +66,12 @@ def plan(settings: Settings) -> Plan[Findings]:
                 common=settings.common,
                 validation=settings.validation,
                 tuning_seeds=settings.tuning_seeds,
+                tuning_epochs=settings.tuning_epochs,
             )
             for width in settings.widths
         }
     )
-    return influence(comparisons, settings.epochs)
+    return influence(comparisons, settings.epochs, settings.tuning_epochs)
 
 
 EXPERIMENT = Experiment(
@@ -93,6 +96,7 @@ EXPERIMENT = Experiment(
             widths=(8, 16, 32, 64, 128, 256, 512, 1024),
             epochs=100,
             seeds=(0, 1, 2, 3, 4),
+            tuning_epochs=20,
             evaluate_every=5,
         ),
         jobs=480,

@@ -29,14 +29,16 @@ from pathspace.experiments.reproduce.meng2019.views import (
 )
 
 
-def influence(comparisons: Mapping[int, Comparison], epochs: int) -> Findings:
+def influence(
+    comparisons: Mapping[int, Comparison], epochs: int, tuning_epochs: int | None = None
+) -> Findings:
     """Findings from one comparison per width."""
     sizes = {width: size_of(width) for width in comparisons}
-    rate = next(iter(comparisons.values())).common_rate
-    said: dict[Rate, str] = {
-        "common": f"all at rate {rate:g}",
-        "best": "each at its best rate",
-    }
+    first = next(iter(comparisons.values()))
+    rate = first.common_rate
+    said: dict[Rate, str] = {"common": f"all at rate {rate:g}"}
+    if first.is_tuned:
+        said["best"] = "each at its best rate"
     return Findings(
         claims=(*_gap_claims(comparisons, rate), *_size_claims(sizes)),
         statements=tuple(_statements(comparisons, sizes, rate, epochs)),
@@ -48,8 +50,8 @@ def influence(comparisons: Mapping[int, Comparison], epochs: int) -> Findings:
             "The paper does not say how many seeds its curves are of, and prints no numbers: only "
             "directions can be compared.",
             "The paper has neither control: SGD from G-SGD's initial weights, and G-SGD from "
-            "SGD's. Best rates are chosen by the error on 10,000 of the training images after "
-            "training on the others; final trainings use all of them.",
+            "SGD's.",
+            _tuning(first, epochs if tuning_epochs is None else tuning_epochs),
         ),
     )
 
@@ -91,10 +93,23 @@ def _statements(
         "From the same skeleton weights, G-SGD minus SGD is "
         f"{_by_width(comparisons, SPACE, 'common')}; from SGD's own start, with the normalised "
         f"metric, {_by_width(comparisons, OWN_START, 'common')}.",
-        "With the best rate of the grid for each, G-SGD minus SGD is "
-        f"{_by_width(comparisons, DELTA, 'best')}: {_of_the_rate(comparisons)}",
     ]
+    if all(comparison.is_tuned for comparison in comparisons.values()):
+        said.append(
+            "With the best rate of the grid for each, G-SGD minus SGD is "
+            f"{_by_width(comparisons, DELTA, 'best')}: {_of_the_rate(comparisons)}"
+        )
     return [*said, *_edges(comparisons), _trend(comparisons, sizes), *_ratios(sizes)]
+
+
+def _tuning(comparison: Comparison, epochs: int) -> str:
+    """How best rates were found."""
+    if not comparison.is_tuned:
+        return "No arm has been tuned: all are at the paper's rate only."
+    return (
+        "Best rates are chosen by the error on 10,000 of the training images after "
+        f"{epochs} epochs on the others; final trainings use all of them."
+    )
 
 
 def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> str:

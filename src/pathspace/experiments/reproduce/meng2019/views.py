@@ -103,11 +103,12 @@ def levels_figure(comparisons: Mapping[int, Comparison], said: Mapping[Rate, str
 
     def draw() -> Any:
         plt = pyplot()
-        figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained", sharex=True)
+        size, grid = (9, 3.2 * len(said)), {"layout": "constrained", "squeeze": False}
+        figure, axes = plt.subplots(len(said), 2, figsize=size, sharex=True, **grid)
         for row, (rate, words) in zip(axes, said.items(), strict=True):
             for ax, (name, label) in zip(row, METRICS.items(), strict=True):
                 curves = [_curve(arm, comparisons, name, rate) for arm in ARMS]
-                x = "hidden units per layer, h" if rate == "best" else ""
+                x = "hidden units per layer, h" if rate == [*said][-1] else ""
                 draw_curves(ax, curves, x, label, log_x=True, markers=True)
                 _width_ticks(ax, list(comparisons))
                 ax.set_title(words, fontsize=10)
@@ -117,10 +118,9 @@ def levels_figure(comparisons: Mapping[int, Comparison], said: Mapping[Rate, str
     return Figure(
         "levels",
         draw,
-        "Training loss and test error at the end of training against the width, at the paper's "
-        "common rate (top) and each at its own best rate (bottom). Means over seeds, in bands of "
-        "one standard deviation.",
-        "Four panels, each with a curve per arm over the width; the numbers are in the tables.",
+        "Training loss and test error at the end of training against the width, "
+        f"{'; below, '.join(said.values())}. Means over seeds, in bands of one standard deviation.",
+        "Panels with a curve per arm over the width; the numbers are in the tables.",
     )
 
 
@@ -131,7 +131,8 @@ def gaps_figure(
 
     def draw() -> Any:
         plt = pyplot()
-        figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained", sharey=True)
+        size, grid = (1.5 + 3.75 * len(said), 3.9), {"layout": "constrained", "squeeze": False}
+        figure, (axes,) = plt.subplots(1, len(said), figsize=size, sharey=True, **grid)
         ratios = [sizes[width].ratio for width in comparisons]
         for ax, (rate, words) in zip(axes, said.items(), strict=True):
             for number, gap in enumerate(GAPS):
@@ -158,7 +159,7 @@ def gaps_figure(
         axes[0].set_ylabel("difference of test errors (% points)")
         figure.legend(
             *axes[0].get_legend_handles_labels(),
-            loc="outside lower center", ncols=2, frameon=False, fontsize=8,
+            loc="outside lower center", ncols=len(said), frameon=False, fontsize=8,
         )  # fmt: skip
         return figure
 
@@ -167,7 +168,7 @@ def gaps_figure(
         draw,
         "Differences of test errors against the invariant ratio H/m: the paper's Δ, and what it "
         "is made of. Paired over seeds, with 95 % confidence intervals; below 0 is better.",
-        "Two panels, each with four series over H/m; the numbers are in the tables.",
+        "Four series over H/m in each panel; the numbers are in the tables.",
     )
 
 
