@@ -4,7 +4,7 @@ Whole iterations (zero_grad, forward, backward, step) take turns; the ratio of t
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,11 @@ import pathspace as ps
 from pathspace.bench import Measurement, interleaved, peak_memory
 from pathspace.experiments import models
 
-GSGD, PATH = "G-SGD", "Path-SGD"
+GSGD, PATH, FLOOR = "G-SGD", "Path-SGD", "G-SGD's arithmetic alone"
 SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
-    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08}),
-    ("mlp:784-4000-4000-10", 100, 2, {GSGD: 1.10, PATH: 1.15}),
+    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08, FLOOR: None}),
+    ("mlp:784-4000-4000-10", 100, 2, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
     ("plainnet34", 128, 0.3, {GSGD: 1.08, PATH: 1 + 2 / 128}),
     ("plainnet34", 32, 0.3, {GSGD: None, PATH: 1 + 2 / 32}),
 ]
@@ -25,7 +25,46 @@ KINDS: dict[str, Callable] = {
     "SGD": lambda params, network: torch.optim.SGD(params, 1e-6, foreach=True),
     GSGD: lambda params, network: ps.optim.GSGD(params, 1e-6, network=network),
     PATH: lambda params, network: ps.optim.PathSGD(params, 1e-12, network=network),
+    FLOOR: lambda params, network: Floor(params),
 }
+
+
+class Floor(torch.optim.Optimizer):
+    """The least that G-SGD has to do with the weights, in torch's operations and nothing else.
+
+    One pass for the flows of the hidden layers, and one that multiplies gradients by a column,
+    adds them times a row and multiplies by another; blocks are cut once.
+    """
+
+    BLOCK = 2**17
+
+    def __init__(self, params: Iterable[torch.Tensor]) -> None:
+        super().__init__(params, {})
+        self.blocks = []
+        for weight in (p for p in self.param_groups[0]["params"] if p.dim() > 1):
+            rows = max(1, self.BLOCK // weight.shape[1])
+            parts = weight.detach().split(rows)
+            room, total = (torch.zeros(rows, weight.shape[1]) for _ in range(2))
+            rooms, totals = ([m[: len(part)] for part in parts] for m in (room, total))
+            column, row = torch.ones(len(weight), 1), torch.ones(1, weight.shape[1])
+            hidden = len(self.blocks) > 0
+            pieces = [*zip(parts, rooms, totals, column.split(rows), strict=True)]
+            self.blocks.append((weight, rows, pieces, row, hidden))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """Both passes."""
+        for weight, rows, pieces, _, hidden in self.blocks:
+            if hidden:
+                for (part, _, total, _), slope in zip(pieces, weight.grad.split(rows), strict=True):
+                    total.addcmul_(part, slope)
+        for weight, rows, pieces, row, hidden in self.blocks:
+            for (part, room, _, column), slope in zip(pieces, weight.grad.split(rows), strict=True):
+                torch.mul(slope, column, out=room)
+                if hidden:
+                    part.addcmul_(room, row, value=-1e-6).mul_(row)
+                else:
+                    part.add_(room, alpha=-1e-6)
 
 
 def iteration(name: str, kind: str, batch: int) -> tuple[Callable, object]:

@@ -63,7 +63,8 @@ def compare(optimizer: str, width: int, goal: float, repeats: int) -> Measuremen
                 together.begin_epoch()
             together.advance()
 
-    one, all_at_once = interleaved(alone, at_once, repeats=10 * repeats)
+    seconds = interleaved({"alone": alone, "together": at_once}, 10 * repeats, limit=20)
+    one, all_at_once = seconds["alone"], seconds["together"]
     return Measurement(
         f"{TRIALS} trials of {optimizer}, 49-{width}-{width}-10",
         all_at_once / (TRIALS * one),
