@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,12 +97,9 @@ def _read(path: Path) -> Runs:
 def _read_landscape(path: Path) -> Landscape:
     try:
         return Landscape.load(path)
-    except PathspaceError:
-        raise
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (PathspaceError, KeyError, TypeError, ValueError) as error:
         raise RunError(
-            f"the landscape in {path} is damaged ({type(error).__name__}: {error}); "
-            "`pathspace landscape` makes it again"
+            f"the landscape in {path} is damaged ({error}); `pathspace landscape` makes it again"
         ) from error
 
 
