@@ -13,6 +13,7 @@ from torch import nn
 import pathspace as ps
 from pathspace.experiments.store import TrialStore
 from pathspace.experiments.together import Fleet, Stack, groups, train_together
+from pathspace.experiments.together.losses import cross_entropies
 from pathspace.experiments.together.states import Correspondence
 from pathspace.experiments.training import Trial, TrialError, TrialInterrupted, train
 from trials import contents, die, end_of, fork, small
@@ -304,11 +305,7 @@ def test_gradients_in_closed_form_are_those_of_autograd():
     x = torch.randn(3, 7, 5, dtype=torch.float64, generator=generator)
     targets = torch.randint(2, (3, 7), generator=generator)
 
-    def losses(outputs):
-        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
-        return each.view(3, 7).mean(1)
-
-    found = stack.gradients(x, losses)
+    found = stack.gradients(x, lambda outputs: cross_entropies(outputs, targets))
     for number, model in enumerate(models):
         loss = F.cross_entropy(model(x[number]), targets[number])
         loss.backward()

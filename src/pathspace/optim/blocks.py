@@ -132,7 +132,7 @@ class Sheet:
             matrix = self.leaves[0].matrix(tensors[0])
             return matrix if matrix.dtype == self.dtype else matrix.to(self.dtype)
         parts = [
-            leaf.matrix(tensor).reshape(self.rows, -1)
+            (tensor if self.copies > 1 else leaf.matrix(tensor)).reshape(self.rows, -1)
             for leaf, tensor in zip(self.leaves, tensors, strict=True)
         ]
         whole = side_by_side(parts)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from pathspace.experiments.together.losses import LOSSES
 from pathspace.experiments.together.optimizers import stacked_optimizer
 from pathspace.experiments.together.penalties import StackedPenalty
 from pathspace.experiments.together.stack import Stack
 from pathspace.experiments.together.states import Correspondence, join, split
-from pathspace.experiments.training import Classification, Training, truncated_softmax
+from pathspace.experiments.training import Classification, Training
 from pathspace.experiments.training.schedules import Rates
 from pathspace.tracing import trace
-
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "cross-entropy": F.cross_entropy,
-    "truncated-softmax": truncated_softmax,
-}
 
 
 class Fleet:
@@ -53,7 +48,7 @@ class Fleet:
         join(self.optimizer, singles, self.relation, first.iteration)
         columns = zip(*(training.step.penalties for training in trainings), strict=True)
         self.penalties = [StackedPenalty(column, network, self.relation) for column in columns]
-        self._losses = functools.partial(LOSSES[first.trial.loss or ""], reduction="none")
+        self._losses = LOSSES[first.trial.loss or ""]
         self._doomed: dict[int, list[Tensor]] = {}
         self._gather_data()
         self.begin_epoch()
@@ -104,10 +99,10 @@ class Fleet:
         """Take one step with all of them."""
         self.set_rates("iteration")
         inputs, targets = self._batch()
-        losses = self.stack.gradients(inputs, lambda outputs: self._each_loss(outputs, targets))
+        losses = self.stack.gradients(inputs, lambda outputs: self._losses(outputs, targets))
         for penalty in self.penalties:
             penalty.add_to_gradients_()
-        if not bool(losses.sum().isfinite()):
+        if not math.isfinite(losses.sum().item()):
             self._doom(~losses.isfinite())
         self.optimizer.step()
         count = targets.shape[1]
@@ -116,10 +111,6 @@ class Fleet:
             training.examples += count
             training.batch += 1
             training.iteration += 1
-
-    def _each_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses = self._losses(outputs.flatten(0, 1), targets.flatten())
-        return losses.view(self.copies, -1).mean(1)
 
     @torch.no_grad()
     def _doom(self, lost: Tensor) -> None:

@@ -153,7 +153,7 @@ class Stack(nn.Module):
         return x
 
     @torch.no_grad()
-    def gradients(self, x: Tensor, losses: Callable[[Tensor], Tensor]) -> Tensor:
+    def gradients(self, x: Tensor, losses: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """Set the gradients of the sum of all losses.
 
         One pass forwards and one back in closed form: on networks this small, recording a graph
@@ -161,7 +161,7 @@ class Stack(nn.Module):
 
         Args:
             x: (T, B, I) inputs.
-            losses: of the outputs (T, B, O), one per network.
+            losses: of the outputs (T, B, O): one per network, and their slopes by the outputs.
 
         Returns:
             (T,) the losses.
@@ -171,13 +171,10 @@ class Stack(nn.Module):
             y = layer.run(x)
             steps.append((layer, x, y))
             x = y
-        with torch.enable_grad():
-            outputs = x.requires_grad_()
-            found = losses(outputs)
-            (slope,) = torch.autograd.grad(found.sum(), outputs)
+        found, slope = losses(x)
         for number, (layer, inner, outer) in reversed(list(enumerate(steps))):
             slope = layer.back(slope, inner, outer, number == 0)
-        return found.detach()
+        return found
 
     def set_generators(self, generators: Sequence[Generator]) -> None:
         """Where dropout draws from, one per network."""
