@@ -36,7 +36,7 @@ def draw_overview(benchmarks: Sequence[Benchmark], about: str) -> str:
     short = sum(row.verdict == SHORT for _, rows in shown_ for row in rows)
     left, right, top = 330, 590, 90
     height = top + ROW * count + 32 * len(shown_) + 16
-    canvas = Canvas(860, height, "Benchmarks against their goals")
+    canvas = Canvas(900, height, "Benchmarks against their goals")
     canvas.text(8, 20, f"Cost against its goal: {count - short} of {count} goals met", "title")
     canvas.text(8, 40, "The line is the goal; bars that end before it meet it.", "soft")
     canvas.text(8, 58, about, "soft")
