@@ -438,6 +438,19 @@ def test_names():
         replace(EXPERIMENT, name="nobody1999 fig1")
 
 
+def test_settings_may_be_changed():
+    found = find_experiment("meng2019 fig4").changed("paper", ["widths=[8, 16]", "rates=[]"])
+    assert found.paper.settings.widths == (8, 16)
+    assert found.paper.settings.rates == ()
+    assert found.quick.changes == ()
+    expected = "pathspace reproduce meng2019 fig4 --preset paper --set 'widths=[8, 16]'"
+    assert found.command("paper") == f"{expected} --set 'rates=[]'"
+    with pytest.raises(ExperimentError, match="unknown setting 'width'; known are widths"):
+        found.changed("quick", ["width=[8]"])
+    with pytest.raises(ExperimentError, match="epochs should be a whole number"):
+        found.changed("quick", ["epochs=many"])
+
+
 @pytest.fixture
 def invoke(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,16 @@ def reproduce(
             show_default="archive in the folder above",
         ),
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting other than the preset's, such as [bold]epochs=3[/] or "
+            "[bold]widths=\\[8, 16][/]; may be repeated. The page says so.",
+            show_default=False,
+        ),
+    ] = None,
     executor: Annotated[
         str,
         typer.Option(
@@ -85,6 +95,8 @@ def reproduce(
     if preset not in ("quick", "paper"):
         raise typer.BadParameter(f"{preset!r} should be quick or paper", param_hint="--preset")
     experiments = _chosen(name)
+    if changes:
+        experiments = tuple(one.changed(preset, changes) for one in experiments)
     kept = Archive(archive or out / "archive")
     progress = progress_named("quiet" if quiet else "auto")
     found = []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
 from pathspace.errors import PathspaceError
 from pathspace.experiments.executors import Job
 from pathspace.experiments.reproduce.findings import Findings
 from pathspace.experiments.reproduce.papers import PAPERS, Paper
+from pathspace.experiments.training.checking import as_type, type_name
 from pathspace.page.downloads import file_stem
 
 Settings = TypeVar("Settings")
@@ -37,12 +39,47 @@ class Preset(Generic[Settings]):
         time: how long that takes, and on what, in words.
         rehearsal: settings that ask for as many jobs of less work, for rehearsals; None for the
             same. Trainings are short in rehearsals anyway, computations are not.
+        changes: what somebody has set other than the preset does, as ``name=value``.
     """
 
     settings: Settings
     jobs: int
     time: str
     rehearsal: Settings | None = None
+    changes: tuple[str, ...] = ()
+
+    def changed(self, changes: Sequence[str]) -> Preset[Settings]:
+        """The preset with other settings.
+
+        Args:
+            changes: ``name=value`` each, the value as in TOML.
+
+        Raises:
+            ExperimentError: an unknown setting, or a value of the wrong type.
+
+        Example:
+            >>> from pathspace.experiments.reproduce import find_experiment
+            >>> preset = find_experiment("meng2019 fig4").quick.changed(["widths=[8, 16]"])
+            >>> preset.settings.widths
+            (8, 16)
+        """
+        types: dict[str, Any] = get_type_hints(type(self.settings))
+        values: dict[str, Any] = {}
+        for change in changes:
+            name, _, text = change.partition("=")
+            if name not in types:
+                raise ExperimentError(
+                    f"--set {change}: unknown setting {name!r}; known are {', '.join(types)}"
+                )
+            try:
+                values[name] = as_type(tomllib.loads(f"it = {text}")["it"], types[name])
+            except (tomllib.TOMLDecodeError, TypeError) as error:
+                raise ExperimentError(
+                    f"--set {change}: {name} should be {type_name(types[name])}, written as in "
+                    f"TOML ({error})"
+                ) from error
+        settings = replace(self.settings, **values)  # type: ignore[type-var]
+        return replace(self, settings=settings, changes=(*self.changes, *changes))
 
 
 @dataclass(frozen=True)
@@ -88,6 +125,16 @@ class Experiment(Generic[Settings]):
     def preset(self, name: PresetName) -> Preset[Settings]:
         """The preset of that name."""
         return self.quick if name == "quick" else self.paper
+
+    def changed(self, name: PresetName, changes: Sequence[str]) -> Experiment[Settings]:
+        """The experiment with a changed preset, see :meth:`Preset.changed`."""
+        preset = self.preset(name).changed(changes)
+        return replace(self, quick=preset) if name == "quick" else replace(self, paper=preset)
+
+    def command(self, name: PresetName) -> str:
+        """What runs it."""
+        changes = "".join(f" --set '{change}'" for change in self.preset(name).changes)
+        return f"pathspace reproduce {self.name} --preset {name}{changes}"
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:

@@ -38,7 +38,7 @@ def page_text(reproduction: Reproduction) -> str:
         "```console",
     ]
     body = "\n\n".join(part for part in parts if part)
-    return f"{body}\n$ pathspace reproduce {experiment.name} --preset {reproduction.preset}\n```\n"
+    return f"{body}\n$ {experiment.command(reproduction.preset)}\n```\n"
 
 
 def index_text(summaries: Iterable[Mapping[str, Any]]) -> str:

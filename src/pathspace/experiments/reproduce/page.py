@@ -70,7 +70,7 @@ def _section(one: Reproduction, archive: Archive) -> Section:
 
 
 def _how(one: Reproduction, archive: Archive) -> list[Block]:
-    command = f"pathspace reproduce {one.experiment.name} --preset {one.preset}"
+    command = one.experiment.command(one.preset)
     blocks: list[Block] = [Bullets(tuple(how_it_was_run(one))), Code(command, "the command")]
     if one.outcomes:
         records = [archive.record(outcome.trial) for outcome in one.outcomes]
