@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pathspace.experiments.reproduce.controls import Comparison, Rate
@@ -134,11 +135,14 @@ def gaps_figure(
         size, grid = (1.5 + 3.75 * len(said), 3.9), {"layout": "constrained", "squeeze": False}
         figure, (axes,) = plt.subplots(1, len(said), figsize=size, sharey=True, **grid)
         ratios = [sizes[width].ratio for width in comparisons]
+        near = min((abs(math.log(a / b)) for a, b in pairwise(ratios)), default=math.inf)
+        apart = math.exp(min(near / 8, 0.04))
+        labels = [f"{ratio:.2g}\nh = {width}" for width, ratio in zip(sizes, ratios, strict=True)]
         for ax, (rate, words) in zip(axes, said.items(), strict=True):
             for number, gap in enumerate(GAPS):
                 found = [gap_of(one, gap, "test_error", rate) for one in comparisons.values()]
                 # Side by side, because intervals on top of each other cannot be read.
-                places = [ratio * 1.04 ** (number - (len(GAPS) - 1) / 2) for ratio in ratios]
+                places = [ratio * apart ** (number - (len(GAPS) - 1) / 2) for ratio in ratios]
                 ax.errorbar(
                     places,
                     [one.mean for one in found],
@@ -152,6 +156,8 @@ def gaps_figure(
                 )
             ax.axhline(0, color="#333333", linewidth=0.8)
             ax.set_xscale("log")
+            ax.set_xticks(ratios, labels, fontsize=8)
+            ax.minorticks_off()
             ax.set_xlabel("invariant ratio H/m")
             ax.set_title(words, fontsize=10)
             ax.grid(alpha=0.3)
