@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pathspace.optim.blocks import Entries, Table, by_end
-from pathspace.optim.optimizer import Step
+from pathspace.optim.entries import Entries
+from pathspace.optim.scaletables import Table, by_end
+from pathspace.optim.space import Step
 
 if TYPE_CHECKING:
     from pathspace.optim.basis import BasisSpace

@@ -16,7 +16,6 @@ import copy
 import inspect
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -26,112 +25,11 @@ from torch._compile import _disable_dynamo
 
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
-from pathspace.optim.blocks import SIZE, Batch, Leaf, Sheet, cut, lay_out
+from pathspace.optim.blocks import Batch, cut
 from pathspace.optim.lists import Group, Tensors, add_, add_products_, is_on, plus, settings_of
 from pathspace.optim.rules import Rule, State, is_linear
-
-
-class Space(ABC):
-    """Where steps are taken: the factors of all weights, renewed at every step.
-
-    Attributes:
-        source: by sheet, the part of :math:`s_e` that depends on the source of a weight.
-        target: by sheet, the part that depends on its target, or all of it.
-        back: by sheet, :math:`b_e`.
-        seen: by sheet, whether :meth:`inspect` notices a gradient that is not finite.
-    """
-
-    source: Sequence[Tensor | None]
-    target: Sequence[Tensor | None]
-    back: Sequence[Tensor | None]
-    seen: Sequence[bool]
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-
-    @abstractmethod
-    def arrange(self, sheets: Sequence[Sheet]) -> None:
-        """Prepare for these sheets; called again when they change."""
-
-    def is_plain(self, leaf: Leaf) -> bool:
-        """Whether a leaf gets the plain rule: no weight of it meets a free scale."""
-        return leaf.edge is None or not (leaf.edge.from_free or leaf.edge.into_free)
-
-    def inspect(self, step: Step) -> bool:
-        """Look at the gradients; whether they are finite as far as they are looked at."""
-        return True
-
-    @abstractmethod
-    def prepare(self, step: Step) -> None:
-        """Renew the factors."""
-
-    def penalty(self, batch: Batch, step: Step) -> Tensors | None:
-        """What a regularizer that belongs to the space adds to the gradients of a batch."""
-        return None
-
-    def finish(self, step: Step) -> None:  # noqa: B027 - most spaces have nothing left to do
-        """What is left to do when all weights have been updated."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """What the space remembers between steps."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-
-
-class Step:
-    """What one step works on: sheets, their gradients, states and groups."""
-
-    def __init__(
-        self,
-        optimizer: InvariantOptimizer,
-        sheets: Sequence[Sheet],
-        batches: Sequence[Batch],
-        linear: bool,
-    ) -> None:
-        self.sheets, self.batches, self.linear = sheets, batches, linear
-        self.groups, self.rule = optimizer.param_groups, optimizer.rule
-        self.states: list[State] = [{} for _ in sheets]
-        self.weights = optimizer.weights
-        self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]
-        self.is_complete = all(gradient is not None for gradient in self.gradients)
-        self.resting: Tensor | None = None
-        self._held: list[tuple[Tensor, Tensor]] = []
-
-    def rest(self, copies: int) -> bool:
-        """Let those of several networks rest whose gradients are not finite; if not all are such.
-
-        Their gradients become 0, and :meth:`release` undoes what the step does to them.
-        """
-        bad = torch.zeros(copies, dtype=torch.bool, device=self.weights[0].device)
-        for weight, gradient in zip(self.weights, self.gradients, strict=True):
-            if gradient is not None and copies > 1:
-                finite = gradient.sum(1).isfinite() & (weight * gradient).sum(1).isfinite()
-                bad |= ~finite
-        if copies == 1 or bool(bad.all()):
-            return False
-        self.resting = bad
-        for place, gradient in enumerate(self.gradients):
-            if gradient is not None:
-                self.gradients[place] = gradient.masked_fill(bad[:, None], 0.0)
-        return True
-
-    def hold(self) -> None:
-        """Remember weights and states of the networks that rest."""
-        if self.resting is not None:
-            states = [m for state in self.states for name, m in state.items() if name != "step"]
-            self._held = [(matrix, matrix[self.resting]) for matrix in (*self.weights, *states)]
-
-    def release(self) -> None:
-        """Give the networks that rest what they had."""
-        for matrix, rows in self._held:
-            matrix[self.resting] = rows
-
-    def group(self, sheet: Sheet) -> Group:
-        """The hyper-parameters of a sheet."""
-        return self.groups[sheet.group]
+from pathspace.optim.sheets import SIZE, Leaf, Sheet, lay_out
+from pathspace.optim.space import Space, Step
 
 
 class InvariantOptimizer(torch.optim.Optimizer):

@@ -16,9 +16,10 @@ from torch import Tensor
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.network import Network
-from pathspace.optim.blocks import Leaf, Sheet, Side, Table, by_end
-from pathspace.optim.optimizer import Space, Step
 from pathspace.optim.representative import HE, he_scales
+from pathspace.optim.scaletables import Table, by_end
+from pathspace.optim.sheets import Leaf, Sheet, Side
+from pathspace.optim.space import Space, Step
 
 
 class WeightSpace(Space):

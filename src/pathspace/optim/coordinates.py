@@ -1,0 +1,272 @@
+"""Basis-path values as coordinates: the skeleton, the metric, and where each weight finds its own.
+
+What a step needs is laid out here, whenever parameters or the skeleton have changed; the step
+itself is in :mod:`pathspace.optim.basis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pathspace.basis import _follow
+from pathspace.network import Network
+from pathspace.optim.entries import Entries
+from pathspace.optim.lists import is_on
+from pathspace.optim.representative import HE, he_scales
+from pathspace.optim.scaletables import Table, by_end
+from pathspace.optim.sheets import Sheet, Side
+from pathspace.optim.skeleton import skeleton_of, training_skeleton
+from pathspace.optim.space import Space
+from pathspace.skeleton import Choice, Skeleton
+from pathspace.weightgraph import WeightGraph, relabelled
+
+Metric = Literal["normalized", "paper"]
+Roots = Literal["multiplicative", "additive"]
+Start = Literal["as_is", "skeleton_init"]
+SIDES: tuple[Side, Side] = ("target", "source")
+
+
+class Coordinates(Space):
+    """Basis-path values, measured by a diagonal metric: everything but the step.
+
+    Attributes:
+        skeleton: the skeleton of the units that have one.
+        log_source: (H+1,) log ρ.
+        log_target: (H+1,) log σ.
+        rechosen: how many units got another in-edge so far.
+        limited: how many steps of roots were limited so far.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        skeleton: Choice = "modulo",
+        metric: Metric = "normalized",
+        roots: Roots = "multiplicative",
+        start: Start = "as_is",
+        bp_decay: float | tuple[float | Tensor, float | Tensor] = 0.0,
+    ) -> None:
+        super().__init__(network)
+        for name, value, allowed in (
+            ("skeleton", skeleton, get_args(Choice)),
+            ("metric", metric, get_args(Metric)),
+            ("roots", roots, get_args(Roots)),
+            ("start", start, get_args(Start)),
+        ):
+            if value not in allowed:
+                known = " or ".join(f'"{one}"' for one in allowed)
+                raise ValueError(f"{name} must be {known}, not {value!r}")
+        pair = bp_decay if isinstance(bp_decay, tuple) else (bp_decay, bp_decay)
+        if not all(bool(torch.as_tensor(value >= 0).all()) for value in pair):
+            raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
+        self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
+        self.decay = pair
+        self.decays = tuple(is_on(value) for value in pair)
+        self.taken = 0
+        self.rechosen: int | Tensor = 0
+        self.limited: int | Tensor = 0
+        self.skeleton: Skeleton
+        self.log_source = self.log_target = torch.zeros(0)
+        self._trained: frozenset[str] | None = None
+        self._overwritten: tuple[Entries, Tensor, list[int]] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"basis-path values (skeleton {self.choice!r}, metric {self.metric!r}, roots "
+            f"{self.roots!r}, start {self.start!r}, bp_decay {self.decay}); in-edges chosen anew: "
+            f"{self.rechosen}, root steps limited: {self.limited}"
+        )
+
+    # Arranging ---------------------------------------------------------------------------------
+
+    def arrange(self, sheets: Sequence[Sheet]) -> None:
+        """Choose a skeleton and a metric, unless the same parameters have just moved."""
+        self.sheets = sheets
+        self.device = sheets[0].device if sheets else torch.device("cpu")
+        leaves = [leaf for sheet in sheets for leaf in sheet.leaves]
+        relabel = self._relabel()
+        for leaf in leaves:
+            if leaf.edge is not None:
+                leaf.edge = relabelled(leaf.edge, relabel)
+        trained = frozenset(leaf.name for leaf in leaves)
+        if trained != self._trained:
+            first, self._trained = self._trained is None, trained
+            self._begin(relabel)
+            if first and self.start == "skeleton_init":
+                self._set_skeleton()
+                self._begin(relabel)
+        self._sources, self._targets = by_end(sheets, "source"), by_end(sheets, "target")
+        if self.decays[0]:
+            self._inner, self._outer = Table(sheets, self._sources), Table(sheets, self._on_paths())
+        self._follow_skeleton()
+
+    def _on_paths(self) -> list[Tensor | None]:
+        """The targets of all weights, H + 1 for those that are on no path."""
+        found: list[Tensor | None] = []
+        for sheet in self.sheets:
+            parts = []
+            for leaf in sheet.leaves:
+                off = leaf.edge is None or leaf.edge.is_fixed
+                scales = leaf.scales("target")
+                parts.append(torch.full_like(scales, self.network.H + 1) if off else scales)
+            found.append(parts[0] if sheet.single else sheet.spread(parts))
+        return found
+
+    def _relabel(self) -> Tensor:
+        """The published algorithm looks through batch norms; else every unit is itself."""
+        relabel = torch.arange(self.network.H + 1)
+        if self.metric == "paper":
+            for norm in self.network.normalizations:
+                before, behind = norm.input_scale.reshape(-1), self.network.scale[norm.output]
+                relabel[behind] = torch.where(behind > 0, before, 0)
+        return relabel
+
+    def _begin(self, relabel: Tensor) -> None:
+        """A skeleton and a metric for the weights as they are."""
+        network, size = self.network, self.network.H + 1
+        weights = {name: tensor.detach() for name, tensor in network.state().items()}
+        for edge in network.edges:
+            if edge.parameter not in (self._trained or ()):  # what must not move holds its units
+                for side in SIDES:
+                    relabel = torch.where(torch.isin(relabel, edge.scale(side)), 0, relabel)
+        self.skeleton = training_skeleton(network, weights, relabel, self.choice)
+        logs = torch.zeros(size, dtype=torch.float64)
+        if self.metric == "normalized":
+            logs = he_scales(network.edges, weights, size)
+        self.log_source = logs.to(self.device)
+        self.log_target = -self.log_source
+
+    def _set_skeleton(self) -> None:
+        """Set all skeleton weights to 1, those of batch norms apart; this changes the function."""
+        numbers = torch.cat([self.skeleton.incoming, self.skeleton.outgoing])
+        norms = {norm.weight for norm in self.network.normalizations}
+        for k, edge in enumerate(self.skeleton.graph.edges):
+            if edge.parameter in norms:
+                start, stop = self.skeleton.graph.start[k : k + 2].tolist()
+                numbers[(numbers >= start) & (numbers < stop)] = -1
+        entries = Entries(self.skeleton.graph, self.sheets, numbers)
+        weights = [sheet.weight for sheet in self.sheets]
+        before = entries.take(weights)
+        entries.put_(weights, torch.ones_like(before))
+        for sheet in self.sheets:
+            sheet.store()
+        self._overwritten = entries, before, self._versions()
+
+    def _versions(self) -> list[int]:
+        return [leaf.parameter._version for sheet in self.sheets for leaf in sheet.leaves]
+
+    def _undo_start(self) -> None:
+        """Give the skeleton the weights it had: they were those of a checkpoint, loaded before."""
+        if self._overwritten is not None and self._overwritten[2] == self._versions():
+            entries, before, _ = self._overwritten
+            entries.put_([sheet.weight for sheet in self.sheets], before)
+            for sheet in self.sheets:
+                sheet.store()
+        self._overwritten = None
+
+    def _follow_skeleton(self) -> None:
+        """Prepare what the skeleton determines.
+
+        In a sheet of several leaves every weight has its own place in the tables, so that roots
+        and free weights get there what is theirs: no step of their own, and their own factor. In
+        the matrix of a large leaf factors belong to rows and columns, so its skeleton weights are
+        taken out before and put back after a step.
+        """
+        skeleton, device, size = self.skeleton, self.device, self.network.H + 1
+        has = skeleton.outgoing >= 0
+        free = torch.isin(skeleton.incoming, skeleton.outgoing) & has
+        step = torch.where(free, skeleton.parent, torch.arange(size))
+        owner = torch.where(has, _follow(step), 0)
+        self.has, self.owner, self.is_root = (t.to(device) for t in (has, owner, has & ~free))
+        self.parent = skeleton.parent.to(device)
+        whole = WeightGraph(self.network, folded=False, relabel=self._relabel())
+        self.child = whole.places(skeleton.outgoing).ends()[1].to(device)
+        self._read = torch.zeros(size, dtype=torch.bool, device=device)
+        for norm in self.network.normalizations:
+            self._read[norm.input_scale.reshape(-1)] = True
+        self._read[0] = False
+        dtypes = {sheet.dtype for sheet in self.sheets}
+        dtype = dtypes.pop() if len(dtypes) == 1 else torch.float64
+        self._leaving = torch.zeros(size + 1, dtype=dtype, device=device)
+        self._logs = torch.zeros(3 * size + 1, dtype=dtype, device=device)
+        self._logs_of_units, self._logs_of_roots = self._logs[: 2 * size].view(2, -1)
+        self._logs_of_sources = self._logs[2 * size + 1 :]
+        self._exponentials = torch.empty_like(self._logs)
+        self._he = self.is_root.double() / HE
+        both = torch.cat([skeleton.incoming, skeleton.outgoing])
+        self._skeleton = Entries(skeleton.graph, self.sheets, both)
+        both[:size].masked_fill_(~(has & ~free), -1)
+        self._entries = Entries(skeleton.graph, self.sheets, both)
+        self._large = self._entries.only([sheet.single for sheet in self.sheets])
+        self._group = torch.zeros(size, dtype=torch.long, device=device)
+        for place, rows, _ in self._entries.parts:
+            self._group[rows[rows < size]] = self.sheets[place].group
+        self._make_tables(owner, size)
+        self._power = 0.0
+        self._rates_used: list[float | Tensor] = []
+
+    def _make_tables(self, owner: Tensor, size: int) -> None:
+        flows: list[Tensor | None] = []
+        backs, targets = list(self._sources), list(self._targets)
+        for place, (sheet, sources) in enumerate(zip(self.sheets, self._sources, strict=True)):
+            flows.append(None if sources is None else owner[sources])
+            if sheet.single:
+                continue
+            zero = torch.zeros(sheet.rows, sheet.columns, dtype=torch.long)
+            flows[place] = (zero if sources is None else owner[sources]).clone()
+            backs[place] = (zero if sources is None else sources).clone()
+            found = targets[place]
+            targets[place] = (zero if found is None else found).clone()
+            for at, rows, where in self._entries.parts:
+                if at == place:
+                    rows, where = rows.cpu(), where.cpu()
+                    is_root = rows < size
+                    targets[place].view(-1)[where] = size  # type: ignore[union-attr]
+                    backs[place].view(-1)[where] = torch.where(is_root, size + rows, 2 * size)  # type: ignore[union-attr]
+                    flows[place].view(-1)[where[~is_root]] = size  # type: ignore[union-attr]
+        # One table for both kinds of factors of the source: it is filled in one go.
+        shifted = [None if s is None else s + 2 * size + 1 for s in self._sources]
+        self._factors = Table([*self.sheets, *self.sheets], [*backs, *shifted])
+        self.back = self._factors.parts[: len(backs)]
+        self.source = self._factors.parts[len(backs) :]
+        self._flow, self._target = Table(self.sheets, flows), Table(self.sheets, targets)
+        self.target = self._target.parts
+        self.seen = [part is not None for part in self._flow.parts]
+        self._small_roots: list[tuple[torch.dtype, Tensor, Tensor]] = []
+        for place, rows, where in self._entries.parts:
+            if not self.sheets[place].single:
+                is_root = rows < size
+                start = self._flow.starts[place]
+                entry = (self.sheets[place].dtype, rows[is_root], where[is_root] + start)
+                self._small_roots.append(entry)
+
+    # Memory ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Metric, skeleton and counters."""
+        return {
+            "log_source": self.log_source,
+            "log_target": self.log_target,
+            "incoming": self.skeleton.incoming,
+            "outgoing": self.skeleton.outgoing,
+            "taken": self.taken,
+            "rechosen": self.rechosen,
+            "limited": self.limited,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        if state["taken"]:
+            self._undo_start()
+        self.log_source = state["log_source"].to(self.device)
+        self.log_target = state["log_target"].to(self.device)
+        self.taken, self.rechosen, self.limited = (
+            state[name] for name in ("taken", "rechosen", "limited")
+        )
+        edges = (state[name].cpu() for name in ("incoming", "outgoing"))
+        self.skeleton = skeleton_of(self.skeleton.graph, *edges)
+        self._follow_skeleton()
