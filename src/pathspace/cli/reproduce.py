@@ -81,6 +81,7 @@ def reproduce(
     [cyan]pathspace reproduce all --executor ray:auto[/]
     """
     from pathspace.experiments.executors import Archive, executor_named
+    from pathspace.experiments.reproduce import PresetName
     from pathspace.experiments.reproduce.page import reproduction_page
     from pathspace.experiments.reproduce.progress import progress_named
     from pathspace.experiments.reproduce.running import reproduce as run
@@ -92,11 +93,13 @@ def reproduce(
     if name == LIST:
         _show_list(as_json)
         return
-    if preset not in ("quick", "paper"):
+    presets: dict[str, PresetName] = {"quick": "quick", "paper": "paper"}
+    if preset not in presets:
         raise typer.BadParameter(f"{preset!r} should be quick or paper", param_hint="--preset")
+    size = presets[preset]
     experiments = _chosen(name)
     if changes:
-        experiments = tuple(one.changed(preset, changes) for one in experiments)
+        experiments = tuple(one.changed(size, changes) for one in experiments)
     kept = Archive(archive or out / "archive")
     progress = progress_named("quiet" if quiet else "auto")
     found = []
@@ -105,7 +108,7 @@ def reproduce(
             for experiment in experiments:
                 one = run(
                     experiment,
-                    preset,  # type: ignore[arg-type]
+                    size,
                     kept,
                     works,
                     data_dir=data_dir,

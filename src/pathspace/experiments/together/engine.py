@@ -77,8 +77,15 @@ def train_together(
         ['finished', 'finished', 'finished']
     """
     if len(trials) == 1:
-        options = {"data_dir": data_dir, "report": report, "wait": wait}
-        return [train(trials[0], store, checkpoint_every=checkpoint_every, **options)]  # type: ignore[arg-type]
+        one = train(
+            trials[0],
+            store,
+            data_dir=data_dir,
+            report=report,
+            checkpoint_every=checkpoint_every,
+            wait=wait,
+        )
+        return [one]
     kinds = {kind(trial) for trial in trials}
     if None in kinds or len(kinds) > 1:
         raise TrialError("these trials cannot run together; `groups` says which can")

@@ -116,7 +116,10 @@ class Stack(nn.Module):
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
         parameters = [list(model.parameters()) for model in models]
-        columns = [torch.stack([one.detach() for one in column]) for column in zip(*parameters)]  # noqa: B905
+        columns = [
+            torch.stack([one.detach() for one in column])
+            for column in zip(*parameters, strict=True)
+        ]
         count = sum(column[0].numel() for column in columns)
         matrix = columns[0].new_empty(len(models), count)
         views: list[Tensor] = []

@@ -66,9 +66,9 @@ class Correspondence:
 
 
 def join(
-    stacked: Optimizer,
+    stacked: InvariantOptimizer,
     singles: Sequence[Optimizer],
-    relation: Correspondence | None,
+    relation: Correspondence,
     taken: int,
 ) -> None:
     """Give the optimizer of a stack what those of the single networks remember.
@@ -76,7 +76,7 @@ def join(
     Args:
         stacked: the optimizer of the stack.
         singles: those of the networks.
-        relation: between stack and networks; for optimizers that have one.
+        relation: between stack and networks.
         taken: number of steps taken so far.
     """
     columns = zip(*(_parameters(single) for single in singles), strict=True)
@@ -89,14 +89,14 @@ def join(
             )
         if states[0] and "step" not in states[0]:  # torch's SGD keeps no count
             stacked.state[parameter]["step"] = torch.tensor(float(taken))
-    if isinstance(stacked, InvariantOptimizer) and isinstance(singles[0], InvariantOptimizer):
-        stacked.skipped = torch.tensor([int(single.skipped) for single in singles])  # type: ignore[attr-defined]
-        held = [single.space.state_dict() for single in singles]  # type: ignore[attr-defined]
+    if ours := _with_space(singles):
+        stacked.skipped = torch.tensor([int(single.skipped) for single in ours])
+        held = [single.space.state_dict() for single in ours]
         stacked.space.load_state_dict(_join_space(stacked, held, relation))
 
 
 def split(
-    stacked: Optimizer, singles: Sequence[Optimizer], relation: Correspondence | None
+    stacked: InvariantOptimizer, singles: Sequence[Optimizer], relation: Correspondence
 ) -> None:
     """Give the optimizers of the single networks what that of the stack remembers; see `join`."""
     columns = zip(*(_parameters(single) for single in singles), strict=True)
@@ -107,23 +107,27 @@ def split(
                     continue
                 part = value if name == "step" else value[number]
                 single.state[p][name] = part.detach().clone()
-    if isinstance(stacked, InvariantOptimizer) and isinstance(singles[0], InvariantOptimizer):
-        held = _split_space(stacked, relation)
-        skipped = torch.as_tensor(stacked.skipped).expand(len(singles)).tolist()
-        for number, single in enumerate(singles):
-            single.skipped = skipped[number]  # type: ignore[attr-defined]
-            single.space.load_state_dict(held[number])  # type: ignore[attr-defined]
+    if ours := _with_space(singles):
+        states = _split_space(stacked, relation)
+        skipped = torch.as_tensor(stacked.skipped).expand(len(ours)).tolist()
+        for single, count, state in zip(ours, skipped, states, strict=True):
+            single.skipped = count
+            single.space.load_state_dict(state)
+
+
+def _with_space(optimizers: Sequence[Optimizer]) -> list[InvariantOptimizer]:
+    """Those that remember more than torch's do: all of them, or none."""
+    return [one for one in optimizers if isinstance(one, InvariantOptimizer)]
 
 
 def _join_space(
-    stacked: InvariantOptimizer, held: Sequence[dict[str, Any]], relation: Correspondence | None
+    stacked: InvariantOptimizer, held: Sequence[dict[str, Any]], relation: Correspondence
 ) -> dict[str, Any]:
     space = stacked.space
     state: dict[str, Any] = {"taken": held[0]["taken"]} if held[0] else {}
     if isinstance(space, DiagonalSpace):
         return state | {"layout": []}
     if isinstance(space, BasisSpace):
-        assert relation is not None
         for name in UNITS:
             state[name] = relation.spread(torch.stack([one[name].cpu() for one in held]))
         for name in EDGES:
@@ -134,15 +138,12 @@ def _join_space(
     return state
 
 
-def _split_space(
-    stacked: InvariantOptimizer, relation: Correspondence | None
-) -> list[dict[str, Any]]:
+def _split_space(stacked: InvariantOptimizer, relation: Correspondence) -> list[dict[str, Any]]:
     state, copies = stacked.space.state_dict(), stacked.network.copies
     if isinstance(stacked.space, DiagonalSpace):
         return [{"taken": state["taken"], "layout": []} for _ in range(copies)]
     if not isinstance(stacked.space, BasisSpace):
         return [{} for _ in range(copies)]
-    assert relation is not None
     units = {name: state[name].cpu()[relation.scales] for name in UNITS}
     edges = {name: relation.split_numbers(state[name][relation.scales]) for name in EDGES}
     counts = {name: torch.as_tensor(state[name]).expand(copies) for name in COUNTS}
