@@ -51,6 +51,11 @@ class Sample:
         """The standard deviation; NaN for fewer than two, or if any is not finite."""
         return math.nan if self.diverged or len(self) < 2 else stdev(self.values)
 
+    @property
+    def record(self) -> dict[str, float]:
+        """Mean, spread and size, for tables of data."""
+        return {"mean": self.mean, "standard deviation": self.deviation, "seeds": len(self)}
+
     def __str__(self) -> str:
         if self.diverged:
             return f"diverged in {self.diverged} of {len(self)}"
@@ -77,6 +82,11 @@ class Difference:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def record(self) -> dict[str, float]:
+        """Mean, interval and size, for tables of data."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "seeds": len(self)}
 
     def __str__(self) -> str:
         """The mean and, in brackets, the interval.

@@ -44,8 +44,7 @@ def levels_table(
                 rows.append(Row((*cells, *map(str, samples.values())), f"{case.title}, {words}"))
                 records += [
                     {"data": case.data, "network": case.network, "arm": arm, "chosen": rate,
-                     "rate": used, "λ": lam, "metric": name, "mean": sample.mean,
-                     "standard deviation": sample.deviation, "seeds": len(sample)}
+                     "rate": used, "λ": lam, "metric": name, **sample.record}
                     for name, sample in samples.items()
                 ]  # fmt: skip
     caption = "Mean ± standard deviation over seeds at the end of training."
@@ -67,7 +66,7 @@ def gaps_table(comparisons: Mapping[Case, Comparison], gaps: Gaps) -> DataTable:
             rows.append(Row((gap, *map(str, found.values())), case.title))
             records += [
                 {"data": case.data, "network": case.network, "difference": gap, "chosen": rate,
-                 "mean": one.mean, "low": one.low, "high": one.high, "seeds": len(one)}
+                 **one.record}
                 for rate, one in found.items()
             ]  # fmt: skip
     caption = (

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from pathspace.experiments.data import find_source
-from pathspace.experiments.reproduce.cifar.images import Case
+from pathspace.experiments.reproduce.cifar.images import Case, Images
+from pathspace.experiments.reproduce.cifar.presets import PAPER_REGULARIZED
 from pathspace.experiments.reproduce.cifar.regularizing import REGULARIZED, Regularization
 from pathspace.experiments.reproduce.controls import Comparison, Rate
 from pathspace.experiments.reproduce.statistics import Difference
@@ -161,3 +162,21 @@ def _of_the_rate(common: Difference, best: Difference) -> str:
     if after == "seen":
         return ": a gain that the common rate does not show"
     return ": no gain either" if after == "undecided" else ": a loss"
+
+
+def regularizer_deviations(settings: Images) -> tuple[str, ...]:
+    """How the regularizers differ from the papers'."""
+    return (
+        f"λ is the best of {', '.join(f'{lam:g}' for lam in settings.lambdas)} by validation error "
+        "of the first seed"
+        + (
+            " (papers: {0.1, 0.2, 0.5} × 10^−α, α = 3, 4, 5, 6)."
+            if len(settings.lambdas) < len(PAPER_REGULARIZED.lambdas)
+            else ", the papers' grid."
+        )
+        + " At best rates it is chosen anew, and the rate is that of the arm without regularizer.",
+        "BPR is the cheap form of Zheng et al., in which skeleton weights get no gradient; its λ1 "
+        "and λ2 are equal. The papers do not say how it treats batch norms: for SGD it is that of "
+        "the network whose batch norms are folded into weights, for G-SGD that of the values "
+        "that G-SGD trains.",
+    )

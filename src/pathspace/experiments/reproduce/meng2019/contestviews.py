@@ -40,7 +40,7 @@ def arms_table(comparisons: Mapping[str, Comparison]) -> DataTable:
             records += [
                 {"data": data, "arm": arm, "metric": METRICS[name], "chosen": rate,
                  "rate": one.best_rates[arm] if rate == "best" else one.common_rate,
-                 "mean": sample.mean, "standard deviation": sample.deviation}
+                 **sample.record}
                 for name, rate, sample in found
             ]  # fmt: skip
     caption = "Mean ± standard deviation over seeds at the end of training."
@@ -58,8 +58,7 @@ def sources_table(comparisons: Mapping[str, Comparison]) -> DataTable:
             found = {rate: gap_of(one, gap, "test_error", rate) for rate in said}
             rows.append(Row((gap, *map(str, found.values())), NAMES[data]))
             records += [
-                {"data": data, "gap": gap, "chosen": rate, "mean": found_.mean,
-                 "low": found_.low, "high": found_.high, "seeds": len(found_)}
+                {"data": data, "gap": gap, "chosen": rate, **found_.record}
                 for rate, found_ in found.items()
             ]  # fmt: skip
     caption = (

@@ -28,6 +28,7 @@ from pathspace.experiments.reproduce.cifar.words import (
     edges,
     lambda_edges,
     overview,
+    regularizer_deviations,
     unlearned,
 )
 from pathspace.experiments.reproduce.controls import GSGD, SGD, SGD_SKELETON
@@ -119,24 +120,6 @@ def findings(settings: Images, found: Mapping[Case, Regularization]) -> Findings
             *settings.deviations(PAPER_REGULARIZED.data, len(PAPER_REGULARIZED.seeds)),
             *regularizer_deviations(settings),
         ),
-    )
-
-
-def regularizer_deviations(settings: Images) -> tuple[str, ...]:
-    """How the regularizers differ from the papers'."""
-    return (
-        f"λ is the best of {', '.join(f'{lam:g}' for lam in settings.lambdas)} by validation error "
-        "of the first seed"
-        + (
-            " (papers: {0.1, 0.2, 0.5} × 10^−α, α = 3, 4, 5, 6)."
-            if len(settings.lambdas) < len(PAPER_REGULARIZED.lambdas)
-            else ", the papers' grid."
-        )
-        + " At best rates it is chosen anew, and the rate is that of the arm without regularizer.",
-        "BPR is the cheap form of Zheng et al., in which skeleton weights get no gradient; its λ1 "
-        "and λ2 are equal. The papers do not say how it treats batch norms: for SGD it is that of "
-        "the network whose batch norms are folded into weights, for G-SGD that of the values "
-        "that G-SGD trains.",
     )
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from pathspace.experiments.reproduce.controls import Comparison, Rate
-from pathspace.experiments.reproduce.figures import Figure, draw_curves
+from pathspace.experiments.reproduce.figures import Figure, draw_curves, sample_curve
 from pathspace.experiments.reproduce.meng2019.gaps import ARMS, GAPS, METRICS, Size, gap_of
 from pathspace.experiments.reproduce.statistics import Difference
 from pathspace.page import Curve, Curves, DataTable
@@ -34,7 +34,7 @@ def levels_table(comparisons: Mapping[int, Comparison], said: Mapping[Rate, str]
                     cells.append(f"{sample}{f' ({used:g})' if rate == 'best' else ''}")
                     records.append(
                         {"metric": label, "h": width, "arm": arm, "chosen": rate, "rate": used,
-                         "mean": sample.mean, "standard deviation": sample.deviation}
+                         **sample.record}
                     )  # fmt: skip
                 rows.append(Row((str(width), *cells), f"{label}, {words}"))
     caption = (
@@ -54,8 +54,7 @@ def gaps_table(comparisons: Mapping[int, Comparison], said: Mapping[Rate, str]) 
             found = {gap: gap_of(comparison, gap, "test_error", rate) for gap in GAPS}
             rows.append(Row((str(width), *map(str, found.values())), words))
             records += [
-                {"h": width, "chosen": rate, "gap": gap, "mean": one.mean, "low": one.low,
-                 "high": one.high, "seeds": len(one)}
+                {"h": width, "chosen": rate, "gap": gap, **one.record}
                 for gap, one in found.items()
             ]  # fmt: skip
     caption = (
@@ -71,16 +70,8 @@ def gaps_table(comparisons: Mapping[int, Comparison], said: Mapping[Rate, str]) 
 
 def _curve(arm: str, comparisons: Mapping[int, Comparison], name: str, rate: Rate) -> Curve:
     """A metric at the end against the width."""
-    found = [one.sample(arm, name, rate) for one in comparisons.values()]
-    means = [sample.mean for sample in found]
-    spreads = [0.0 if math.isnan(sample.deviation) else sample.deviation for sample in found]
-    return Curve(
-        arm,
-        tuple(map(float, comparisons)),
-        tuple(means),
-        tuple(mean - spread for mean, spread in zip(means, spreads, strict=True)),
-        tuple(mean + spread for mean, spread in zip(means, spreads, strict=True)),
-    )
+    samples = [one.sample(arm, name, rate) for one in comparisons.values()]
+    return sample_curve(arm, [*comparisons], samples)
 
 
 def levels_curves(comparisons: Mapping[int, Comparison], name: str, said: str) -> Curves:

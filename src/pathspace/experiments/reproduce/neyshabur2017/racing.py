@@ -74,8 +74,7 @@ def levels_table(races: Races) -> DataTable:
             rows.append(Row(cells, setting_name(*key)))
             records += [
                 {"data": key[0], "dropout": key[1], "arm": arm, "step size": one.rates[arm],
-                 "metric": METRICS[name], "mean": sample.mean,
-                 "standard deviation": sample.deviation}
+                 "metric": METRICS[name], **sample.record}
                 for name, sample in found.items()
             ]  # fmt: skip
     caption = "Mean ± standard deviation over seeds at the end of training."
@@ -93,8 +92,7 @@ def gaps_table(races: Races) -> DataTable:
         gap = f"{arm} − {other}"
         rows.append(Row((gap, *map(str, found.values()))))
         records += [
-            {"gap": gap, "data": data, "dropout": dropout, "mean": difference.mean,
-             "low": difference.low, "high": difference.high, "seeds": len(difference)}
+            {"gap": gap, "data": data, "dropout": dropout, **difference.record}
             for (data, dropout), difference in found.items()
         ]  # fmt: skip
     caption = (

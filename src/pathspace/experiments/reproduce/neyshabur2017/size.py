@@ -233,7 +233,7 @@ def _table(sweeps: Mapping[str, Sweep]) -> DataTable:
             rows.append(Row((str(width), f"{weights:,}", *cells, str(epochs)), NAMES[data]))
             records += [
                 {"data": data, "H": width, "weights": weights, "curve": curve,
-                 "mean": sample.mean, "standard deviation": sample.deviation}
+                 **sample.record}
                 for curve, sample in found.items()
             ]  # fmt: skip
     caption = "Mean ± standard deviation over seeds."

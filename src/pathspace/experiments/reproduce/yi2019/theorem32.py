@@ -183,36 +183,18 @@ QUICK = Settings(
         method="exact",
     ),
 )
-PAPER = Settings(
+PAPER = replace(
+    QUICK,
     model="mlp-nobias:49-64-64-10",
-    preprocess=("average_pool:7", "unit_interval", "flatten"),
     epochs=100,
     seeds=(0, 1, 2, 3, 4),
-    factors=(1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001),
-    effort=Effort(
-        images=1024,
-        epsilon=0.05,
-        sigma=0.02,
-        weight_sigma=0.02,
-        restarts=4,
-        steps=30,
-        pairs=128,
-        method="exact",
-    ),
+    factors=(*QUICK.factors, 0.0003, 0.0001),
+    effort=replace(QUICK.effort, images=1024, pairs=128),
 )
 LIGHT = replace(
     QUICK,
     factors=(1.0, 0.1),
-    effort=Effort(
-        images=8,
-        epsilon=0.05,
-        sigma=0.02,
-        weight_sigma=0.02,
-        restarts=1,
-        steps=2,
-        probes=10,
-        pairs=2,
-    ),
+    effort=replace(QUICK.effort, images=8, restarts=1, steps=2, probes=10, pairs=2, method="auto"),
 )
 
 EXPERIMENT = Experiment(

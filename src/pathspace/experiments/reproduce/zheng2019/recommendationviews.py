@@ -40,7 +40,7 @@ def scores_table(found: Recommendations) -> DataTable:
             rows.append(Row((str(k), *map(str, scores.values())), f"{factors} factors"))
             records += [
                 {"factors": factors, "K": k, "metric": METRICS[name], "arm": arm,
-                 "mean": one.mean, "standard deviation": one.deviation, "seeds": len(one)}
+                 **one.record}
                 for (name, arm), one in scores.items()
             ]  # fmt: skip
     caption = (
@@ -67,7 +67,7 @@ def gains_table(found: Recommendations) -> DataTable:
             rows.append(Row((str(k), *map(str, gains.values())), f"{factors} factors"))
             records += [
                 {"factors": factors, "K": k, "metric": METRICS[name], "on": arm,
-                 "mean": one.mean, "low": one.low, "high": one.high, "seeds": len(one)}
+                 **one.record}
                 for (name, arm), one in gains.items()
             ]  # fmt: skip
     caption = (

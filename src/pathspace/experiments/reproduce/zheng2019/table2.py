@@ -29,12 +29,12 @@ from pathspace.experiments.reproduce.cifar.words import (
     attribution,
     edges,
     lambda_edges,
+    regularizer_deviations,
     unlearned,
 )
 from pathspace.experiments.reproduce.controls import GSGD, SGD, SGD_SKELETON, Rate
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
 from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.meng2019.fig7 import regularizer_deviations
 from pathspace.experiments.reproduce.meng2019.gaps import ARMS
 from pathspace.experiments.reproduce.statistics import Sample
 from pathspace.page import DataTable
@@ -141,8 +141,7 @@ def _errors_table(found: Mapping[Case, Regularization], arms: tuple[str, ...]) -
             samples = _samples(one, arm, "common")
             rows.append(Row((arm, *map(str, samples)), case.title))
             records += [
-                {"network": case.network, "algorithm": arm, "quantity": name, "mean": sample.mean,
-                 "standard deviation": sample.deviation, "seeds": len(sample)}
+                {"network": case.network, "algorithm": arm, "quantity": name, **sample.record}
                 for name, sample in zip(COLUMNS, samples, strict=True)
             ]  # fmt: skip
     caption = (
