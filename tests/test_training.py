@@ -402,3 +402,20 @@ def test_tensorboard_that_is_not_installed(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(TrialError, match="pip install tensorboard"):
         TensorBoard(Quiet(), tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"mixed": "bfloat16"}, {"options": {"momentum": 0.9}}])
+def test_a_step_of_the_engine_asks_nothing_of_the_device(settings, monkeypatch):
+    """On a GPU every number that Python reads is a wait; with torch's SGD the step reads none."""
+    training = Training(small(**settings))
+    batches = training.batches()
+    training.advance(next(batches))
+
+    def refused(*_):
+        raise AssertionError("the step waits for the device")
+
+    for name in ("item", "tolist", "__bool__", "__float__", "__int__", "__index__"):
+        monkeypatch.setattr(torch.Tensor, name, refused)
+    training.advance(next(batches))
+    with pytest.raises(AssertionError, match="waits for the device"):
+        training.is_finite()

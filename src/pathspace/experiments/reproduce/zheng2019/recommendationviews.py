@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pathspace.experiments.reproduce.figures import (
@@ -10,6 +11,7 @@ from pathspace.experiments.reproduce.figures import (
     learning_curve,
     sample_curve,
 )
+from pathspace.experiments.reproduce.statistics import Difference, Sample
 from pathspace.experiments.reproduce.zheng2019.recommending import (
     ARMS,
     BP,
@@ -27,55 +29,53 @@ from pathspace.tables import Column, Row, Table
 
 def scores_table(found: Recommendations) -> DataTable:
     """HR@K and NDCG@K of every arm."""
-    columns = (
-        Column("K", number=True),
-        *(Column(f"{label}@K, {arm}", number=True) for label in METRICS.values() for arm in ARMS),
-    )
-    rows, records = [], []
-    for factors in found.factors:
-        for k in TOP:
-            scores = {
-                (name, arm): found.score(factors, arm, name, k) for name in METRICS for arm in ARMS
-            }
-            rows.append(Row((str(k), *map(str, scores.values())), f"{factors} factors"))
-            records += [
-                {"factors": factors, "K": k, "metric": METRICS[name], "arm": arm,
-                 **one.record}
-                for (name, arm), one in scores.items()
-            ]  # fmt: skip
-    caption = (
+    return _by_length(
+        found,
+        found.score,
+        {arm: arm for arm in ARMS},
+        "Hit ratio and discounted gain",
         "Mean over users, then mean ± standard deviation over seeds, at the end of training; "
-        "each half of the users is counted by the λ that the other half chose."
+        "each half of the users is counted by the λ that the other half chose.",
+        "scores",
     )
-    table = Table("Hit ratio and discounted gain", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "scores")
 
 
 def gains_table(found: Recommendations) -> DataTable:
     """What the basis-path penalty gains on every other arm, for every length of the list."""
-    others = [arm for arm in ARMS if arm != BP]
-    columns = (
-        Column("K", number=True),
-        *(Column(f"{m}@K, on {arm}", number=True) for m in METRICS.values() for arm in others),
+    return _by_length(
+        found,
+        found.gain,
+        {arm: f"on {arm}" for arm in ARMS if arm != BP},
+        "What the basis-path penalty gains",
+        "The basis-path penalty minus each other arm, paired over seeds, with 95 % confidence "
+        "intervals.",
+        "gains",
     )
+
+
+def _by_length(
+    found: Recommendations,
+    number: Callable[[int, str, str, int], Sample | Difference],
+    arms: Mapping[str, str],
+    title: str,
+    caption: str,
+    file: str,
+) -> DataTable:
+    """A number of arms (by how they are called) for every length of the list."""
+    heads = [f"{label}@K, {said}" for label in METRICS.values() for said in arms.values()]
     rows, records = [], []
     for factors in found.factors:
         for k in TOP:
-            gains = {
-                (name, arm): found.gain(factors, arm, name, k) for name in METRICS for arm in others
+            numbers = {
+                (name, arm): number(factors, arm, name, k) for name in METRICS for arm in arms
             }
-            rows.append(Row((str(k), *map(str, gains.values())), f"{factors} factors"))
+            rows.append(Row((str(k), *map(str, numbers.values())), f"{factors} factors"))
             records += [
-                {"factors": factors, "K": k, "metric": METRICS[name], "on": arm,
-                 **one.record}
-                for (name, arm), one in gains.items()
-            ]  # fmt: skip
-    caption = (
-        "The basis-path penalty minus each other arm, paired over seeds, with 95 % confidence "
-        "intervals."
-    )
-    table = Table("What the basis-path penalty gains", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "gains")
+                {"factors": factors, "K": k, "metric": METRICS[name], "arm": arms[arm]} | one.record
+                for (name, arm), one in numbers.items()
+            ]
+    columns = (Column("K", number=True), *(Column(head, number=True) for head in heads))
+    return DataTable(Table(title, columns, tuple(rows)), caption, tuple(records), file)
 
 
 def lambdas_table(found: Recommendations) -> DataTable:
