@@ -754,9 +754,9 @@ def test_parameters_listed_as_plain_are_stepped_by_the_plain_rule(kind):
 def test_large_parameters_are_stepped_in_blocks(kind, monkeypatch):
     model, optimizer = setting(kind, weight_decay=0.01)
     train(model, optimizer, range(3))
-    for module in ("blocks", "optimizer", "basis"):
+    for module in ("sheets", "blocks", "optimizer", "basis"):
         monkeypatch.setattr(f"pathspace.optim.{module}.SIZE", 7)
-    monkeypatch.setattr("pathspace.optim.blocks.SMALL", 0)  # no leaves end to end
+    monkeypatch.setattr("pathspace.optim.sheets.SMALL", 0)  # no leaves end to end
     monkeypatch.setattr("pathspace.optim.optimizer.cut", partial(cut, size=7))
     twin, reference = setting(kind, weight_decay=0.01)
     assert len(reference._batches) > 10
