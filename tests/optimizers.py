@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ from pathspace.optim import (
     PathAdam,
     PathSGD,
 )
+from pathspace.optim.blocks import cut
+
+
+def apart(monkeypatch: Any) -> None:
+    """Step small parameters like large ones: none end to end, units moved on the cheaper side."""
+    for module in ("sheets", "sides"):
+        monkeypatch.setattr(f"pathspace.optim.{module}.SMALL", 0)
+    for module in ("sheets", "blocks", "optimizer", "basis"):
+        monkeypatch.setattr(f"pathspace.optim.{module}.SIZE", 7)
+    monkeypatch.setattr("pathspace.optim.optimizer.cut", partial(cut, size=7))
 
 
 @dataclass(frozen=True)

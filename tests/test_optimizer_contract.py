@@ -4,7 +4,6 @@ import copy
 import inspect
 import pickle
 import warnings
-from functools import partial
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from optimizers import (
     KINDS,
     Kind,
     Net,
+    apart,
     assert_identical,
     backward,
     batch,
@@ -29,7 +29,6 @@ from optimizers import (
 )
 from pathspace.errors import PathspaceError
 from pathspace.optim import GSGD, BalancedSGD, GAdam, PathSGD
-from pathspace.optim.blocks import cut
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
@@ -754,10 +753,7 @@ def test_parameters_listed_as_plain_are_stepped_by_the_plain_rule(kind):
 def test_large_parameters_are_stepped_in_blocks(kind, monkeypatch):
     model, optimizer = setting(kind, weight_decay=0.01)
     train(model, optimizer, range(3))
-    for module in ("sheets", "blocks", "optimizer", "basis"):
-        monkeypatch.setattr(f"pathspace.optim.{module}.SIZE", 7)
-    monkeypatch.setattr("pathspace.optim.sheets.SMALL", 0)  # no leaves end to end
-    monkeypatch.setattr("pathspace.optim.optimizer.cut", partial(cut, size=7))
+    apart(monkeypatch)
     twin, reference = setting(kind, weight_decay=0.01)
     assert len(reference._batches) > 10
     train(twin, reference, range(3))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from torch import Tensor
 from pathspace.optim.blocks import Batch
 from pathspace.optim.carrying import carry
 from pathspace.optim.coordinates import SIDES, Coordinates
-from pathspace.optim.lists import Tensors, add_products_, by_row, is_on, settings_at
+from pathspace.optim.lists import Group, Tensors, add_products_, by_row, is_on, settings_at
 from pathspace.optim.sheets import SIZE
 from pathspace.optim.skeleton import rechosen
 from pathspace.optim.space import Step
@@ -35,35 +34,46 @@ class BasisSpace(Coordinates):
     """Basis-path values as coordinates, and a step in them."""
 
     def inspect(self, step: Step) -> bool:
-        """Sum what leaves the units of every root; whether that is finite."""
-        for place, part in enumerate(self._flow.parts):
+        """Sum the products that every root's slope is made of; whether that is finite."""
+        for place, parts in enumerate(self._flows):
             gradient = step.gradients[place]
-            if part is not None:
-                if gradient is None:
+            given = [part for part in parts if part is not None]
+            if gradient is None:
+                for part in given:
                     part.zero_()
-                else:
-                    _flow(step.weights[place], gradient, part, step.group(self.sheets[place]))
-        self._flow.sum_into(self._leaving)
-        return math.isfinite(self._leaving.sum().item())
+            elif given:
+                _flow(step.weights[place], gradient, given, step.group(self.sheets[place]))
+        self._flow.sum_into(self._slopes)
+        return math.isfinite(self._slopes.sum().item())
 
     def prepare(self, step: Step) -> None:
         """Step the roots, and renew the factors of all other weights."""
         if self.metric == "paper" or any(self.decays):
             self._measure(step)
         change = self._ratio(step).to(self._logs.dtype)  # log(1/R)
-        logs, own = self._logs, self._logs_of_roots
         by_unit = torch.index_select(change, 0, self.owner, out=self._logs_of_units)
-        torch.index_select(by_unit, 0, self.parent, out=own).sub_(change)
         power = 2.0 if step.linear else 1.0
         torch.mul(self.log_source, power, out=self._logs_of_sources)
-        self._factors.fill(torch.exp(logs, out=self._exponentials))
-        if power != self._power:  # target factors stay as they are
+        leaving = by_unit
+        if self._is_any_entered:
+            assert self._entered is not None
+            entering = by_unit * self._entered
+            leaving = by_unit - entering
+            own = torch.index_select(leaving, 0, self.parent, out=self._logs_of_roots)
+            own.sub_(change).add_(entering * self.is_root)
+            torch.index_select(entering, 0, self.child, out=self._logs_of_free).sub_(entering)
+        else:
+            torch.index_select(by_unit, 0, self.parent, out=self._logs_of_roots).sub_(change)
+        self._factors.fill(torch.exp(self._logs, out=self._exponentials))
+        if power != self._power or self._is_any_entered:  # else target factors stay as they are
             self._power = power
             targets = (power * self.log_target).exp_()
             self._target.fill(torch.cat([targets, targets.new_zeros(1)]))
         if step.resting is not None:
             self._log_source_before = self.log_source.clone()
-        self.log_source += by_unit
+        self.log_source += leaving
+        if self._is_any_entered:
+            self.log_target += entering
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
@@ -113,8 +123,8 @@ class BasisSpace(Coordinates):
 
     def _change(self, step: Step) -> Tensor:
         """The relative decrease of every root's value in a step; 0 for all other units."""
-        slope = self._leaving[:-1]  # of minus the logarithm
-        for dtype, units, places in self._small_roots:
+        slope = self._slopes[:-1]  # of minus the logarithm
+        for dtype, units, places in self._small:
             products = self._flow.memory[dtype].index_select(0, places)
             slope.index_add_(0, units, products.to(slope.dtype), alpha=-1)
         if self._large.parts:
@@ -141,9 +151,9 @@ class BasisSpace(Coordinates):
             ]
             if not _same(rates, self._rates_used):
                 self._rates_used = rates
-                self._coefficient = -(self._he.square() * self._rates(step)).to(self._leaving)
+                self._coefficient = -(self.is_root.double() * self._rates(step)).to(self._slopes)
             return self._coefficient
-        return -(self._unit(step).square() * self._rates(step)).to(self._leaving)
+        return -(self._unit(step).square() * self._rates(step)).to(self._slopes)
 
     def _unit(self, step: Step) -> Tensor:
         r"""The slope along a root's coordinate over that along its logarithm.
@@ -153,7 +163,7 @@ class BasisSpace(Coordinates):
         enters the unit, whose norm is He's, is a step of the same length.
         """
         if self.roots == "multiplicative" and self.metric == "normalized":
-            return self._he
+            return self.is_root.double()
         weights = self._entries.take(step.weights)[: len(self.is_root)]
         roots = torch.where(self.is_root, weights.abs(), math.inf)
         return (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
@@ -236,7 +246,7 @@ class BasisSpace(Coordinates):
         """Give the roots their new values and the free weights their old ones."""
         if self._large.parts:
             size = len(self.owner)
-            self.old[:size] *= self._exponentials[size : 2 * size]
+            self.old *= self._exponentials[size : 3 * size]
             self._large.put_(step.weights, self.old)
         if not step.linear:
             for matrix, where, values in self.waiting:
@@ -288,32 +298,43 @@ def _same(first: Sequence[float | Tensor], second: Sequence[float | Tensor]) -> 
     )
 
 
-def _flow(weight: Tensor, gradient: Tensor, part: Tensor, group: dict[str, Any]) -> None:
-    r"""Sum :math:`\delta_e w_e` over what leaves each unit, without a full-size temporary."""
-    sign = -1.0 if group["maximize"] else 1.0
-    rows = max(1, SIZE // max(weight.shape[1], 1))
-    if part.shape == weight.shape:
-        torch.mul(weight, gradient, out=part)
-        if sign < 0:
-            part.neg_()
-        if is_on(group["weight_decay"]):
-            add_products_([part], [weight], [weight], group["weight_decay"])
-        return
-    decay = float(group["weight_decay"])
-    if part.shape[0] != 1 or weight.shape[0] <= rows:
-        product = weight * gradient
-        product = product.mul_(sign) if sign < 0 else product
-        product = product.addcmul_(weight, weight, value=decay) if decay else product
-        dims = [d for d in (0, 1) if part.shape[d] == 1 and weight.shape[d] > 1]
-        part.copy_(product.sum(dims, keepdim=True) if dims else product)
-        return
-    total: Tensor | None = None
-    for w, g in zip(weight.split(rows), gradient.split(rows), strict=True):
-        if total is None:
-            total = (w * g).mul_(sign) if sign < 0 else w * g
+def _flow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], group: Group) -> None:
+    r"""Sum :math:`\delta_e w_e` over what leaves or enters each unit, without a large temporary.
+
+    Each part gets the sums over the axes along which it is 1.
+    """
+    sign, decay = -1.0 if group["maximize"] else 1.0, group["weight_decay"]
+    rows = len(weight)
+    if any(part.shape != weight.shape for part in parts):
+        rows, decay = max(1, SIZE // max(weight.shape[1], 1)), float(decay)
+    alone = parts[0] if len(parts) == 1 else None
+    by_column = alone is not None and alone.shape[0] == 1 < len(weight)
+    total: Tensor | None = None  # of the blocks so far, for sums over all rows
+    for start in range(0, len(weight), rows):
+        w, g = weight[start : start + rows], gradient[start : start + rows]
+        if by_column and total is not None:
+            products = total[: len(w)].addcmul_(w, g, value=sign)
         else:
-            total[: len(w)].addcmul_(w, g, value=sign)
-        if decay:
-            total[: len(w)].addcmul_(w, w, value=decay)
-    assert total is not None
-    torch.sum(total, 0, keepdim=True, out=part)
+            whole = alone is not None and alone.shape == weight.shape
+            products = torch.mul(w, g, out=alone if whole else None)
+            products = products.neg_() if sign < 0 else products
+        if is_on(decay):
+            add_products_([products], [w], [w], decay)
+        if by_column:
+            total = products if total is None else total
+            continue
+        for part in parts:
+            if part.shape[0] > 1 or len(weight) == 1:
+                own = part[start : start + rows]
+                if part.shape[1] == 1 < weight.shape[1]:
+                    torch.sum(products, 1, keepdim=True, out=own)
+                elif own.data_ptr() != products.data_ptr():
+                    own.copy_(products)
+            elif total is None:
+                total = products.clone()
+            else:
+                total[: len(w)].add_(products)
+    if total is not None:
+        for part in parts:
+            if part.shape[0] == 1:
+                torch.sum(total, [d for d in (0, 1) if part.shape[d] == 1], keepdim=True, out=part)

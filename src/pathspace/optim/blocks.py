@@ -92,7 +92,8 @@ def cut(sheets: Iterable[Sheet], size: int = SIZE) -> list[Batch]:
         count = sheet.rows * sheet.columns
         if not count:
             continue
-        rows = max(1, size // sheet.columns) if sheet.device.type == "cpu" else sheet.rows
+        blocks = max(1, round(count / size)) if sheet.device.type == "cpu" else 1
+        rows = -(-sheet.rows // blocks)
         if count >= size:
             for start in range(0, sheet.rows, rows):
                 stop = min(start + rows, sheet.rows)

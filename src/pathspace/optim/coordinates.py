@@ -15,10 +15,11 @@ from torch import Tensor
 from pathspace.basis import _follow
 from pathspace.network import Network
 from pathspace.optim.entries import Entries
-from pathspace.optim.lists import is_on
-from pathspace.optim.representative import HE, he_scales
+from pathspace.optim.lists import Group, is_on
+from pathspace.optim.representative import he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Sheet, Side
+from pathspace.optim.sides import entered
 from pathspace.optim.skeleton import skeleton_of, training_skeleton
 from pathspace.optim.space import Space
 from pathspace.skeleton import Choice, Skeleton
@@ -72,6 +73,7 @@ class Coordinates(Space):
         self.skeleton: Skeleton
         self.log_source = self.log_target = torch.zeros(0)
         self._trained: frozenset[str] | None = None
+        self._entered: Tensor | None = None
         self._overwritten: tuple[Entries, Tensor, list[int]] | None = None
 
     def __repr__(self) -> str:
@@ -83,9 +85,12 @@ class Coordinates(Space):
 
     # Arranging ---------------------------------------------------------------------------------
 
-    def arrange(self, sheets: Sequence[Sheet]) -> None:
+    def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """Choose a skeleton and a metric, unless the same parameters have just moved."""
         self.sheets = sheets
+        # Weight decay depends on the representative, and so would on how units are moved.
+        self._is_decayed = any(is_on(group["weight_decay"]) for group in groups)
+        self._entered = None
         self.device = sheets[0].device if sheets else torch.device("cpu")
         leaves = [leaf for sheet in sheets for leaf in sheet.leaves]
         relabel = self._relabel()
@@ -191,12 +196,12 @@ class Coordinates(Space):
         self._read[0] = False
         dtypes = {sheet.dtype for sheet in self.sheets}
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float64
-        self._leaving = torch.zeros(size + 1, dtype=dtype, device=device)
-        self._logs = torch.zeros(3 * size + 1, dtype=dtype, device=device)
-        self._logs_of_units, self._logs_of_roots = self._logs[: 2 * size].view(2, -1)
-        self._logs_of_sources = self._logs[2 * size + 1 :]
+        self._slopes = torch.zeros(size + 1, dtype=dtype, device=device)
+        self._logs = torch.zeros(4 * size + 1, dtype=dtype, device=device)
+        parts = self._logs[: 4 * size].view(4, -1)
+        self._logs_of_units, self._logs_of_roots, self._logs_of_free, self._logs_of_sources = parts
         self._exponentials = torch.empty_like(self._logs)
-        self._he = self.is_root.double() / HE
+        self._choose_sides(has)
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
         both[:size].masked_fill_(~(has & ~free), -1)
@@ -205,44 +210,86 @@ class Coordinates(Space):
         self._group = torch.zeros(size, dtype=torch.long, device=device)
         for place, rows, _ in self._entries.parts:
             self._group[rows[rows < size]] = self.sheets[place].group
-        self._make_tables(owner, size)
+        self._make_tables(owner, free, size)
         self._power = 0.0
         self._rates_used: list[float | Tensor] = []
 
-    def _make_tables(self, owner: Tensor, size: int) -> None:
-        flows: list[Tensor | None] = []
-        backs, targets = list(self._sources), list(self._targets)
-        for place, (sheet, sources) in enumerate(zip(self.sheets, self._sources, strict=True)):
-            flows.append(None if sources is None else owner[sources])
+    def _choose_sides(self, has: Tensor) -> None:
+        """Which units are moved by what enters them, when the sheets have changed."""
+        if self._entered is not None:
+            return
+        allowed = torch.zeros_like(has)
+        if self.metric == "normalized" and not self._is_decayed:
+            # A batch norm would notice that a unit it reads is rescaled: it keeps a running mean.
+            allowed = ~self._read.cpu()
+        found = entered(self.sheets, has, allowed)
+        self._entered, self._is_any_entered = found.to(self.device), bool(found.any())
+
+    def _make_tables(self, owner: Tensor, free: Tensor, size: int) -> None:
+        """Where each weight finds its factors, and which slopes its product with δ belongs to.
+
+        Slots of factors: units, roots, free weights, ρ of units, and one that stays 1. Slots of
+        slopes: units, and one for what belongs to none.
+        """
+        assert self._entered is not None
+        is_in, none = self._entered.cpu(), torch.full((), size)
+        one = torch.full((), 4 * size)
+        units = torch.arange(size)
+        moved_out = torch.where(is_in, one, units)
+        moved_in = torch.where(is_in, units, one)
+        flow_out, flow_in = torch.where(is_in, none, owner), torch.where(is_in, owner, none)
+        backs: list[list[Tensor | None]] = [[], []]
+        flows: list[list[Tensor | None]] = [[], []]
+        targets: list[Tensor | None] = []
+        for sheet, source, target in zip(self.sheets, self._sources, self._targets, strict=True):
             if sheet.single:
+                backs[0].append(_unless(source, moved_out, 4 * size, 0))
+                backs[1].append(_unless(target, moved_in, 4 * size, 0))
+                flows[0].append(_unless(source, flow_out, size, 0))
+                flows[1].append(_unless(target, flow_in, size, 0))
+                targets.append(target)
                 continue
             zero = torch.zeros(sheet.rows, sheet.columns, dtype=torch.long)
-            flows[place] = (zero if sources is None else owner[sources]).clone()
-            backs[place] = (zero if sources is None else sources).clone()
-            found = targets[place]
-            targets[place] = (zero if found is None else found).clone()
+            source, target = (zero if t is None else t for t in (source, target))
+            from_unit = (source != 0) & ~is_in[source]
+            back = torch.where(from_unit, moved_out[source], moved_in[target])
+            flow = torch.where(from_unit, flow_out[source], flow_in[target])
+            own = target.clone()
             for at, rows, where in self._entries.parts:
-                if at == place:
+                if self.sheets[at] is sheet:
                     rows, where = rows.cpu(), where.cpu()
-                    is_root = rows < size
-                    targets[place].view(-1)[where] = size  # type: ignore[union-attr]
-                    backs[place].view(-1)[where] = torch.where(is_root, size + rows, 2 * size)  # type: ignore[union-attr]
-                    flows[place].view(-1)[where[~is_root]] = size  # type: ignore[union-attr]
-        # One table for both kinds of factors of the source: it is filled in one go.
-        shifted = [None if s is None else s + 2 * size + 1 for s in self._sources]
-        self._factors = Table([*self.sheets, *self.sheets], [*backs, *shifted])
-        self.back = self._factors.parts[: len(backs)]
-        self.source = self._factors.parts[len(backs) :]
-        self._flow, self._target = Table(self.sheets, flows), Table(self.sheets, targets)
+                    own.view(-1)[where] = size  # no step of its own
+                    back.view(-1)[where] = size + rows
+                    flow.view(-1)[where[rows >= size]] = size
+            backs[0].append(back)
+            flows[0].append(flow)
+            targets.append(own)
+            backs[1].append(None)
+            flows[1].append(None)
+        # One table for all factors that change: it is filled in one go.
+        sources = [None if s is None else s + 3 * size for s in self._sources]
+        self._factors = Table([*self.sheets] * 3, [*backs[0], *backs[1], *sources])
+        count, parts = len(self.sheets), self._factors.parts
+        self.back = tuple(
+            part for part in (parts[:count], parts[count : 2 * count]) if any(map(_is_there, part))
+        )
+        self.source = parts[2 * count :]
+        self._flow = Table([*self.sheets] * 2, [*flows[0], *flows[1]])
+        self._target = Table(self.sheets, targets)
         self.target = self._target.parts
-        self.seen = [part is not None for part in self._flow.parts]
-        self._small_roots: list[tuple[torch.dtype, Tensor, Tensor]] = []
+        flow_parts = self._flow.parts
+        self._flows = list(zip(flow_parts[:count], flow_parts[count:], strict=True))
+        self.seen = [any(map(_is_there, pair)) for pair in self._flows]
+        self._small: list[tuple[torch.dtype, Tensor, Tensor]] = []
         for place, rows, where in self._entries.parts:
             if not self.sheets[place].single:
-                is_root = rows < size
                 start = self._flow.starts[place]
-                entry = (self.sheets[place].dtype, rows[is_root], where[is_root] + start)
-                self._small_roots.append(entry)
+                # Products of free weights count where their unit is moved by what enters it.
+                is_root = rows < size
+                unit = torch.where(is_root, rows, rows - size)
+                counts = is_root | self._entered[unit]
+                unit, where = self.owner[unit[counts]], where[counts]
+                self._small.append((self.sheets[place].dtype, unit, where + start))
 
     # Memory ------------------------------------------------------------------------------------
 
@@ -270,3 +317,15 @@ class Coordinates(Space):
         edges = (state[name].cpu() for name in ("incoming", "outgoing"))
         self.skeleton = skeleton_of(self.skeleton.graph, *edges)
         self._follow_skeleton()
+
+
+def _unless(scales: Tensor | None, slots: Tensor, idle: int, pinned: int) -> Tensor | None:
+    """The slots of scales; nothing if all of them are idle or belong to pinned scales."""
+    if scales is None:
+        return None
+    found = slots[scales]
+    return None if bool(((found == idle) | (scales == pinned)).all()) else found
+
+
+def _is_there(part: Tensor | None) -> bool:
+    return part is not None

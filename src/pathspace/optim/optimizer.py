@@ -183,8 +183,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
             add_(weights, updates, -rate)
         else:
             add_products_(weights, updates, source, -rate)
-        if back := batch.keep("back", batch.of, space.back):
-            torch._foreach_mul_(weights, back)
+        for number, matrices in enumerate(space.back):
+            if back := batch.keep(f"back {number}", batch.of, matrices):
+                torch._foreach_mul_(weights, back)
 
     def _times(self, tensors: Tensors, factors: Tensors | None) -> Tensors:
         """Products, in memory that is used for every block: new memory costs more than they do."""
@@ -203,11 +204,13 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     def _arranged(self) -> list[Sheet]:
         """The sheets, made anew when parameters came, went, moved, were frozen or left out."""
-        signature = [
+        signature: list[Any] = [
             (p.data_ptr(), p.requires_grad, p.grad is None)
             for group in self.param_groups
             for p in group["params"]
         ]
+        if self.network.copies == 1:
+            signature += [is_on(group["weight_decay"]) for group in self.param_groups]
         if signature != self._signature:
             self._signature = signature
             leaves = self._make_leaves()
@@ -215,7 +218,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             self._sheets = lay_out(zip(leaves, kinds, strict=True), self.network.copies)
             self._batches = cut(self._sheets)
             self.weights = [sheet.weight for sheet in self._sheets]
-            self.space.arrange(self._sheets)
+            self.space.arrange(self._sheets, self.param_groups)
         return self._sheets
 
     def _kind(self, leaf: Leaf) -> Any:

@@ -25,20 +25,20 @@ class Space(ABC):
     Attributes:
         source: by sheet, the part of :math:`s_e` that depends on the source of a weight.
         target: by sheet, the part that depends on its target, or all of it.
-        back: by sheet, :math:`b_e`.
+        back: by sheet, the parts of :math:`b_e` that depend on the source and on the target.
         seen: by sheet, whether :meth:`inspect` notices a gradient that is not finite.
     """
 
     source: Sequence[Tensor | None]
     target: Sequence[Tensor | None]
-    back: Sequence[Tensor | None]
+    back: tuple[Sequence[Tensor | None], ...] = ()
     seen: Sequence[bool]
 
     def __init__(self, network: Network) -> None:
         self.network = network
 
     @abstractmethod
-    def arrange(self, sheets: Sequence[Sheet]) -> None:
+    def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """Prepare for these sheets; called again when they change."""
 
     def is_plain(self, leaf: Leaf) -> bool:

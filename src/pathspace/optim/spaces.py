@@ -16,6 +16,7 @@ from torch import Tensor
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.network import Network
+from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Leaf, Sheet, Side
@@ -28,9 +29,9 @@ class WeightSpace(Space):
     def __repr__(self) -> str:
         return "weights"
 
-    def arrange(self, sheets: Sequence[Sheet]) -> None:
+    def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """No factors."""
-        self.source = self.target = self.back = [None] * len(sheets)
+        self.source = self.target = [None] * len(sheets)
         self.seen = [True] * len(sheets)
 
     def prepare(self, step: Step) -> None:
@@ -53,14 +54,14 @@ class DiagonalSpace(Space):
             raise ValueError(f"every must be at least 1, not {every}")
         self.every, self.taken, self.power = every, 0, 0.0
         self.layout: list[list[str]] = []
-        self.source = self.target = self.back = []
+        self.source = self.target = []
 
-    def arrange(self, sheets: Sequence[Sheet]) -> None:
+    def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """Forget the factors, unless the same parameters have just moved."""
         layout = [[leaf.name for leaf in sheet.leaves] for sheet in sheets]
         if layout != self.layout:
             self.layout, self.power = layout, 0.0
-            self.source = self.target = self.back = [None] * len(sheets)
+            self.source = self.target = [None] * len(sheets)
         self.sheets, self.seen = sheets, [False] * len(sheets)
 
     def prepare(self, step: Step) -> None:
@@ -100,7 +101,7 @@ class PathSpace(DiagonalSpace):
     :math:`\gamma_p(e) = (\sum_{\text{paths through }e} \prod_{e'\neq e} |w_{e'}|^p)^{2/p}`; 0 where
     no path through e is alive, so that such weights rest. A batch norm divides by what its batch
     gives; the norm of what enters it stands for that, in the representative of
-    :func:`~pathspace.optim.representative.he_scales`.
+    :mod:`pathspace.optim.representative`.
 
     Args:
         network: the traced network.
