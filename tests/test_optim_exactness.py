@@ -1,5 +1,7 @@
 """G-SGD and its family against torch's optimizers on explicit coordinates, in float64."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -32,10 +34,11 @@ class Explicit:
         self.is_log = torch.zeros(len(values), dtype=torch.bool)
         if roots == "multiplicative":
             self.is_log[self.basis.roots] = True
-        self.x = torch.where(self.is_log, values.abs().log(), values / kappa).requires_grad_()
+        logs = math.sqrt(2) * values.abs().log()
+        self.x = torch.where(self.is_log, logs, values / kappa).requires_grad_()
 
     def values(self):
-        logs = self.sign * self.x.exp()
+        logs = self.sign * (self.x / math.sqrt(2)).exp()
         return torch.where(self.is_log, logs, self.kappa * self.x)
 
     def __call__(self):
@@ -44,9 +47,9 @@ class Explicit:
 
 # eps is large because a slope that is 0 up to rounding must not become a step of size 1.
 RULES = {
-    "sgd": (ps.optim.GSGD, torch.optim.SGD, {"lr": 0.005}),
-    "momentum": (ps.optim.GSGD, torch.optim.SGD, {"lr": 0.005, "momentum": 0.9, "dampening": 0.2}),
-    "nesterov": (ps.optim.GSGD, torch.optim.SGD, {"lr": 0.005, "momentum": 0.8, "nesterov": True}),
+    "sgd": (ps.optim.GSGD, torch.optim.SGD, {"lr": 0.01}),
+    "momentum": (ps.optim.GSGD, torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "dampening": 0.2}),
+    "nesterov": (ps.optim.GSGD, torch.optim.SGD, {"lr": 0.01, "momentum": 0.8, "nesterov": True}),
     "adagrad": (ps.optim.GAdagrad, torch.optim.Adagrad, {"lr": 0.01, "lr_decay": 0.1, "eps": 1e-3}),
     "adam": (ps.optim.GAdam, torch.optim.Adam, {"lr": 0.003, "amsgrad": True, "eps": 1e-3}),
 }

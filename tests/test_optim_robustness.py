@@ -48,7 +48,7 @@ def products(optimizer):
             for name, parameter in optimizer.network.model.named_parameters()
         }
     )
-    flat[roots] = buffers[roots]
+    flat[roots] = buffers[roots] * math.sqrt(2)
     return basis, flat
 
 

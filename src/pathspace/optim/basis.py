@@ -151,7 +151,7 @@ class BasisSpace(Coordinates):
             ]
             if not _same(rates, self._rates_used):
                 self._rates_used = rates
-                self._coefficient = -(self.is_root.double() * self._rates(step)).to(self._slopes)
+                self._coefficient = -(self._he.square() * self._rates(step)).to(self._slopes)
             return self._coefficient
         return -(self._unit(step).square() * self._rates(step)).to(self._slopes)
 
@@ -163,7 +163,7 @@ class BasisSpace(Coordinates):
         enters the unit, whose norm is He's, is a step of the same length.
         """
         if self.roots == "multiplicative" and self.metric == "normalized":
-            return self.is_root.double()
+            return self._he
         weights = self._entries.take(step.weights)[: len(self.is_root)]
         roots = torch.where(self.is_root, weights.abs(), math.inf)
         return (self.log_source[self.parent] + self.log_target).exp_().div_(roots)

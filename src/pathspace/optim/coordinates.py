@@ -16,7 +16,7 @@ from pathspace.basis import _follow
 from pathspace.network import Network
 from pathspace.optim.entries import Entries
 from pathspace.optim.lists import Group, is_on
-from pathspace.optim.representative import he_scales
+from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Sheet, Side
 from pathspace.optim.sides import entered
@@ -201,6 +201,7 @@ class Coordinates(Space):
         parts = self._logs[: 4 * size].view(4, -1)
         self._logs_of_units, self._logs_of_roots, self._logs_of_free, self._logs_of_sources = parts
         self._exponentials = torch.empty_like(self._logs)
+        self._he = self.is_root.double() / HE
         self._choose_sides(has)
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
