@@ -44,8 +44,9 @@ def test_a_gain_of_the_start_is_called_that():
     levels = {SGD: 20, PATHSGD: 18, GSGD: 10, SGD_SKELETON: 12, PATHSGD_SKELETON: 12}
     found = findings(lambda arm, rate: levels.get(arm, 20))
     told = said(found, "initial weights")
-    assert "So 75 % of G-SGD's mean gain on Path-SGD come from the initial weights, not" in told
-    assert "So 80 % of G-SGD's mean gain on SGD come from the initial weights, not" in told
+    come = "of G-SGD's mean gain on {} come from the initial weights, not from the space"
+    assert f"So 75 % (95 % interval 75 to 75) {come.format('Path-SGD')}" in told
+    assert f"So 80 % (95 % interval 80 to 80) {come.format('SGD')}" in told
     assert {claim.verdict for claim in found.claims} == {"seen"}
     gap = next(claim for claim in found.claims if claim.what == "test error (%), G-SGD − Path-SGD")
     assert gap.number == pytest.approx(-8)
@@ -54,7 +55,7 @@ def test_a_gain_of_the_start_is_called_that():
 def test_a_gain_of_the_space_is_called_that():
     found = findings(lambda arm, rate: 10 if arm in (GSGD, GSGD_NORMALIZED) else 20)
     told = said(found, "initial weights")
-    assert "So none of G-SGD's gain on Path-SGD comes from the initial weights" in told
+    assert "So none of G-SGD's mean gain on Path-SGD comes from the initial weights" in told
     verdicts = {claim.what.partition(", ")[2]: claim.verdict for claim in found.claims}
     assert verdicts == {"Path-SGD − SGD": "no difference seen", "G-SGD − Path-SGD": "seen"}
 

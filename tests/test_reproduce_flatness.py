@@ -13,8 +13,8 @@ from pathspace.experiments.reproduce.running import conduct
 from pathspace.experiments.reproduce.yi2019 import bounds, fig3, theorem32
 from pathspace.experiments.reproduce.yi2019.along import bounds_of
 from pathspace.experiments.reproduce.yi2019.driving import driven
+from pathspace.experiments.reproduce.yi2019.effort import Effort
 from pathspace.experiments.reproduce.yi2019.measuring import (
-    Effort,
     flatnesses,
     pictures,
     rescaled_flatnesses,

@@ -177,6 +177,16 @@ def test_a_gain_of_path_sgd_is_called_that():
     assert {claim.verdict for claim in gaps} == {"seen"}
 
 
+def test_what_small_trials_have_settled_is_said():
+    pages = (
+        sizes(lambda width, seed: 0.0, lambda width, seed: 0.1),
+        races(lambda optimizer, init, rate: 0.1),
+    )
+    for found in pages:
+        (scaled,) = [text for text in found.deviations if "inputs are scaled" in text]
+        assert "after looking at small trials" in scaled
+
+
 def test_path_sgd_that_is_not_invariant_shows():
     found = races(lambda optimizer, init, rate: 0.2 + 0.1 * (init == "unbalanced"))
     (text,) = [text for text in found.statements if text.startswith("Path-SGD's curves")]

@@ -48,7 +48,12 @@ Parts to build from (each once, here):
 * :func:`metric` – a metric of outcomes as a :class:`Sample` (mean ± standard deviation over seeds,
   shares in percent); :func:`paired_difference` – its difference over seeds with Student's
   confidence interval; :func:`sign_test`; :func:`best_rate`.
-* :func:`learning_curve` and :class:`Figure` – curves over epochs; pictures drawn by matplotlib.
+* :func:`directed_claim` – a claim that something is below or above 0, judged by its interval;
+  :func:`share_of` – what share of a gain the start alone explains, with Fieller's interval.
+* :func:`table_of` and :class:`Line` – a table of numbers over seeds, with its data.
+* :class:`Figure` – a picture drawn by matplotlib; :class:`Panel` and :func:`draw_panels` – panels
+  of curves; :func:`learning_curves` and :func:`learning_block` – curves over epochs of several
+  arms, for panels and for the web page.
 
 :class:`Findings` hold, in this order on the page: ``statements`` (what we see, in plain words with
 the numbers), ``claims`` (the table "paper · ours · difference · seeds"), ``figures``, further
@@ -74,6 +79,7 @@ Example:
     ...     Findings,
     ...     Plan,
     ...     Preset,
+    ...     directed_claim,
     ...     metric,
     ...     paired_difference,
     ... )
@@ -93,7 +99,7 @@ Example:
     ...     return Findings(
     ...         claims=(
     ...             Claim("SGD, test error (%)", 8.25, errors[1]),
-    ...             Claim("G-SGD − SGD (%)", "below 0", gap, gap.verdict("below 0")),
+    ...             directed_claim("G-SGD − SGD (%)", "below 0", gap),
     ...         ),
     ...         statements=(f"G-SGD's test error differs from SGD's by {gap} points.",),
     ...         deviations=("Digits stand in for the paper's images.",),
@@ -130,20 +136,28 @@ from pathspace.experiments.reproduce.experiment import (
     PresetName,
     side_by_side,
 )
-from pathspace.experiments.reproduce.figures import Figure, draw_curves, learning_curve
-from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.figures import (
+    Figure,
+    draw_curves,
+    learning_block,
+    learning_curve,
+    learning_curves,
+)
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
 from pathspace.experiments.reproduce.papers import PAPERS, Paper
 from pathspace.experiments.reproduce.registry import find_experiment, find_experiments
 from pathspace.experiments.reproduce.running import Reproduction, rehearse, reproduce
+from pathspace.experiments.reproduce.shares import Share, share_of
+from pathspace.experiments.reproduce.signs import SignTest, sign_test
 from pathspace.experiments.reproduce.statistics import (
     Difference,
     Sample,
-    SignTest,
     best_rate,
     metric,
     paired_difference,
-    sign_test,
 )
+from pathspace.experiments.reproduce.tables import Line, table_of
 
 __all__ = [
     "PAPERS",
@@ -155,6 +169,8 @@ __all__ = [
     "Figure",
     "Findings",
     "Job",
+    "Line",
+    "Panel",
     "Paper",
     "Plan",
     "Preset",
@@ -162,19 +178,26 @@ __all__ = [
     "Reproduction",
     "Result",
     "Sample",
+    "Share",
     "SignTest",
     "best_rate",
     "compare",
     "compute",
+    "directed_claim",
     "draw_curves",
+    "draw_panels",
     "find_experiment",
     "find_experiments",
+    "learning_block",
     "learning_curve",
+    "learning_curves",
     "metric",
     "paired_difference",
     "rehearse",
     "reproduce",
     "sgd_and_gsgd",
+    "share_of",
     "side_by_side",
     "sign_test",
+    "table_of",
 ]

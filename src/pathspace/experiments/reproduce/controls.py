@@ -23,6 +23,12 @@ SGD_SKELETON = "SGD from skeleton weights"
 GSGD = "G-SGD"
 GSGD_NORMALIZED = "G-SGD from SGD's start"
 
+ARMS = (SGD, SGD_SKELETON, GSGD, GSGD_NORMALIZED)
+METRICS = {"train_loss": "training loss", "test_error": "test error (%)"}
+
+# What is taken from what, by name.
+Gaps: TypeAlias = Mapping[str, tuple[str, str]]
+
 # G-SGD as published; skeleton weights are set to 1 by the initialisation, so that SGD from
 # skeleton weights starts from the very same ones.
 PUBLISHED: dict[str, Any] = {"skeleton": "modulo", "metric": "paper", "roots": "additive"}
@@ -88,6 +94,14 @@ class Comparison:
         """The outcomes of an arm, by seed."""
         return (self.common if rate == "common" else self.best)[arm]
 
+    def lines(self, arms: Sequence[str], rate: Rate) -> dict[str, list[Outcome]]:
+        """The outcomes of some arms, for curves."""
+        return {arm: self.outcomes(arm, rate) for arm in arms}
+
+    def rate_of(self, arm: str, rate: Rate) -> float:
+        """The common rate, or the best one of an arm."""
+        return self.common_rate if rate == "common" else self.best_rates[arm]
+
     def sample(self, arm: str, name: str, rate: Rate) -> Sample:
         """A metric at the end of an arm's trainings; shares in percent."""
         return metric(self.outcomes(arm, rate), name)
@@ -101,9 +115,28 @@ class Comparison:
             if rate in (min(self.tuning[arm]), max(self.tuning[arm]))
         )
 
+    def gaps(self, arm: str, other: str, name: str, rate: Rate) -> Sample:
+        """A metric of one arm minus that of the other, seed by seed."""
+        return self.sample(arm, name, rate) - self.sample(other, name, rate)
+
     def difference(self, arm: str, other: str, name: str, rate: Rate) -> Difference:
         """A metric of one arm minus that of the other, paired by seed."""
         return paired_difference(self.sample(arm, name, rate), self.sample(other, name, rate))
+
+
+def rate_words(common: float, what: str = "rate", everyone: str = "all") -> dict[Rate, str]:
+    """Both kinds of rates in words.
+
+    Args:
+        common: the common rate.
+        what: it is called.
+        everyone: how all arms are called.
+
+    Example:
+        >>> rate_words(0.1)
+        {'common': 'all at rate 0.1', 'best': 'each at its best rate'}
+    """
+    return {"common": f"{everyone} at {what} {common:g}", "best": f"each at its best {what}"}
 
 
 def compare(

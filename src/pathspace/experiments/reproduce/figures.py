@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from pathspace.experiments.reproduce.statistics import Sample
+from pathspace.experiments.reproduce.statistics import Sample, metric
+from pathspace.experiments.reproduce.words import BAND
 from pathspace.experiments.training import Outcome
-from pathspace.page import Curve, mean_curve
+from pathspace.page import Curve, Curves, mean_curve
 from pathspace.plot.backend import pyplot
 from pathspace.plot.measures import MARKERS, SERIES
 from pathspace.summary.metrics import value
 
 DPI = 150
+Lines: TypeAlias = Mapping[str, Sequence[Outcome]]  # outcomes by the name in the legend
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,24 +48,64 @@ class Figure:
         return content.getvalue()
 
 
-def learning_curve(name: str, outcomes: Sequence[Outcome], metric: str) -> Curve:
+def learning_curve(name: str, outcomes: Sequence[Outcome], measured: str) -> Curve:
     """A metric over epochs, mean and standard deviation over seeds; shares in percent.
 
     Args:
         name: for the legend.
         outcomes: of trials that differ in their seed only.
-        metric: as in the rows of metrics, such as ``train_loss``.
+        measured: the metric, as in its rows, such as ``train_loss``.
     """
     return mean_curve(
         name,
         [
             [
-                (float(row["epoch"]), value(row, metric))
+                (float(row["epoch"]), value(row, measured))
                 for row in outcome.curves
-                if metric in row and not (row[metric] is None and row["epoch"] == 0)
+                if measured in row and not (row[measured] is None and row["epoch"] == 0)
             ]
             for outcome in outcomes
         ],
+    )
+
+
+def learning_curves(lines: Lines, measured: str) -> tuple[Curve, ...]:
+    """The learning curves of several arms, see :func:`learning_curve`."""
+    return tuple(learning_curve(name, outcomes, measured) for name, outcomes in lines.items())
+
+
+def learning_ends(lines: Lines, measured: str) -> str:
+    """Where a metric of several arms ends, in words: mean ± standard deviation over seeds."""
+    return ", ".join(f"{name} ends at {metric(found, measured)}" for name, found in lines.items())
+
+
+def learning_block(
+    lines: Lines,
+    measured: str,
+    label: str,
+    said: str,
+    *,
+    file: str,
+    log_y: bool = False,
+) -> Curves:
+    """The learning curves of several arms, to zoom into on the web page.
+
+    Args:
+        lines: outcomes by the name in the legend.
+        measured: the metric, as in its rows.
+        label: the metric in words, with its unit.
+        said: what is shown, for the caption.
+        file: of the data, without an ending.
+        log_y: logarithmic vertical axis.
+    """
+    return Curves(
+        learning_curves(lines, measured),
+        "epoch",
+        label,
+        f"{said}; {BAND} A curve breaks off where a training diverged.",
+        f"{learning_ends(lines, measured)}.",
+        log_y=log_y,
+        file=file,
     )
 
 
@@ -123,9 +165,21 @@ def draw_curves(
         ax.set_xscale("log")
     if log_y and any(number > 0 for curve in curves for number in curve.y if math.isfinite(number)):
         ax.set_yscale("log")
+    finish_axes(ax, x, y)
+
+
+def finish_axes(ax: Any, x: str, y: str, grid: str = "both") -> None:
+    """Name the axes of a panel, draw a faint grid, and leave out the frame.
+
+    Args:
+        ax: the axes.
+        x: what the horizontal axis shows, with its unit.
+        y: what the vertical axis shows, with its unit.
+        grid: across which axes there are lines: ``x``, ``y`` or ``both``.
+    """
     ax.set_xlabel(x)
     ax.set_ylabel(y)
-    ax.grid(alpha=0.3)
+    ax.grid(alpha=0.3, axis=grid)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pathspace.experiments.reproduce.figures import Figure
-from pathspace.experiments.reproduce.statistics import Difference, Sample
+from pathspace.experiments.reproduce.statistics import Difference, Direction, Sample
 from pathspace.page import Block, DataTable
 from pathspace.tables import NOTHING, Column, Row, Table
 
@@ -127,6 +127,32 @@ class Findings:
         return Table(
             "Paper and reproduction", HEADINGS, tuple(claim.row() for claim in self.claims)
         )
+
+
+class Directed(Protocol):
+    """A number with an interval, which may be on one side of 0."""
+
+    def verdict(self, claim: Direction) -> str:
+        """Whether it is on the claimed side: ``seen``, ``contrary`` or ``undecided``."""
+
+
+def directed_claim(what: str, says: Direction, found: Directed, group: str = "") -> Claim:
+    """A claim that something is below or above 0, judged by its interval.
+
+    Args:
+        what: the quantity and its unit.
+        says: the paper's direction.
+        found: ours, such as a paired difference.
+        group: a heading above the row.
+
+    Example:
+        >>> from pathspace.experiments.reproduce.statistics import paired_difference
+        >>> gap = paired_difference(Sample((1.0, 2.0)), Sample((2.0, 3.01)))
+        >>> directed_claim("G-SGD − SGD", "below 0", gap).verdict
+        'seen'
+    """
+    ours = found if isinstance(found, Difference) else str(found)
+    return Claim(what, says, ours, found.verdict(says), group)
 
 
 def _shown(value: object, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""Numbers over seeds: spreads, paired differences with confidence intervals, sign tests."""
+"""Numbers over seeds: spreads, and paired differences with confidence intervals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sample:
     @property
     def diverged(self) -> int:
         """How many are not finite."""
-        return sum(not math.isfinite(number) for number in self.values)
+        return len(self) - len(self.finite)
 
     @property
     def mean(self) -> float:
@@ -50,6 +50,25 @@ class Sample:
     def deviation(self) -> float:
         """The standard deviation; NaN for fewer than two, or if any is not finite."""
         return math.nan if self.diverged or len(self) < 2 else stdev(self.values)
+
+    @property
+    def finite(self) -> tuple[int, ...]:
+        """The places of those that are finite."""
+        return tuple(k for k, number in enumerate(self.values) if math.isfinite(number))
+
+    def __sub__(self, other: Sample) -> Sample:
+        """The differences, seed by seed.
+
+        Raises:
+            StatisticsError: there are not as many of the one as of the other.
+
+        Example:
+            >>> Sample((3.0, 5.0)) - Sample((1.0, 2.0))
+            Sample(values=(2.0, 3.0))
+        """
+        if len(self) != len(other):
+            raise StatisticsError(f"{len(self)} and {len(other)} numbers are no pairs")
+        return Sample(tuple(a - b for a, b in zip(self.values, other.values, strict=True)))
 
     @property
     def record(self) -> dict[str, float]:
@@ -111,28 +130,7 @@ class Difference:
             >>> Difference((-1.0, -1.1), 0, -1.05, -1.7, -0.4).verdict("below 0")
             'seen'
         """
-        below, above = self.high < 0, self.low > 0  # False for NaN
-        if not (below or above):
-            return "undecided"
-        return "seen" if below == (claim == "below 0") else "contrary"
-
-
-@dataclass(frozen=True)
-class SignTest:
-    """How often numbers are negative, and how surprising that is if signs were coin tosses.
-
-    Attributes:
-        negative: how many are below 0.
-        positive: how many are above; zeros count for neither.
-        p: probability of a count at least as one-sided, in either direction.
-    """
-
-    negative: int
-    positive: int
-    p: float
-
-    def __str__(self) -> str:
-        return f"{self.negative} of {self.negative + self.positive} below 0, p = {self.p:.2g}"
+        return verdict_of(self.low, self.high, claim)
 
 
 def metric(
@@ -160,6 +158,12 @@ def metric(
     )
 
 
+def accuracy(outcomes: Sequence[Outcome]) -> Sample:
+    """The test accuracy in percent at the end of each training."""
+    errors = metric(outcomes, "test_error")
+    return Sample(tuple(100 - error for error in errors.values))
+
+
 def paired_difference(one: Sample, other: Sample, level: float = LEVEL) -> Difference:
     r"""One minus the other, seed by seed, with Student's confidence interval.
 
@@ -176,31 +180,36 @@ def paired_difference(one: Sample, other: Sample, level: float = LEVEL) -> Diffe
         >>> gap.mean, round(gap.high, 3)
         (-1.0, 0.242)
     """
-    if len(one) != len(other):
-        raise StatisticsError(f"{len(one)} and {len(other)} numbers are no pairs")
-    gaps = [a - b for a, b in zip(one.values, other.values, strict=True)]
-    finite = tuple(gap for gap in gaps if math.isfinite(gap))
+    gaps = one - other
+    finite = tuple(gaps.values[k] for k in gaps.finite)
     mean = fmean(finite) if finite else math.nan
     half = math.nan
     if len(finite) > 1:
-        t = float(require("scipy.stats").t.ppf((1 + level) / 2, len(finite) - 1))
-        half = t * stdev(finite) / math.sqrt(len(finite))
-    return Difference(finite, len(gaps) - len(finite), mean, mean - half, mean + half)
+        half = student(len(finite), level) * stdev(finite) / math.sqrt(len(finite))
+    return Difference(finite, gaps.diverged, mean, mean - half, mean + half)
 
 
-def sign_test(values: Sequence[float]) -> SignTest:
-    r"""The exact two-sided sign test; zeros are left out.
-
-    .. math:: p = \min\Big(1,\; 2 \sum_{k \le \min(n_-, n_+)} \binom nk 2^{-n}\Big)
+def student(count: int, level: float = LEVEL) -> float:
+    """The quantile of Student's distribution for the mean of so many numbers.
 
     Example:
-        >>> print(sign_test([-1.0, -2.0, -0.5, -3.0, -1.5]))
-        5 of 5 below 0, p = 0.062
+        >>> round(student(3), 2)
+        4.3
     """
-    negative, positive = sum(v < 0 for v in values), sum(v > 0 for v in values)
-    n = negative + positive
-    tail = sum(math.comb(n, k) for k in range(min(negative, positive) + 1))
-    return SignTest(negative, positive, min(1.0, 2 * tail / 2**n))
+    return float(require("scipy.stats").t.ppf((1 + level) / 2, count - 1))
+
+
+def verdict_of(low: float, high: float, claim: Direction) -> str:
+    """Whether an interval is on the claimed side of 0, in a word: see :meth:`Difference.verdict`.
+
+    Example:
+        >>> verdict_of(0.1, 0.4, "below 0"), verdict_of(-0.1, math.nan, "below 0")
+        ('contrary', 'undecided')
+    """
+    below, above = high < 0, low > 0  # False for NaN
+    if not (below or above):
+        return "undecided"
+    return "seen" if below == (claim == "below 0") else "contrary"
 
 
 def best_rate(outcomes: Mapping[float, Sequence[Outcome]], name: str = "validation_error") -> float:

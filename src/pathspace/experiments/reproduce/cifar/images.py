@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pathspace.experiments.reproduce.controls import Comparison, compare, sgd_and_gsgd
 from pathspace.experiments.reproduce.experiment import Plan, side_by_side
+from pathspace.experiments.reproduce.words import listed
 from pathspace.experiments.training import Trial
 
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -170,13 +171,9 @@ class Images:
             "Weights begin by He's rule (normal, variance 2 / fan-in), so that every arm can start "
             "from the same ones; the papers took PyTorch's default.",
             "The papers have neither control: SGD from G-SGD's initial weights, and G-SGD from "
-            f"SGD's. They tune no rate; best rates here are those of {_listed(self.rates)}, "
+            f"SGD's. They tune no rate; best rates here are those of {listed(self.rates)}, "
             f"{chosen}.",
             "Residual streams are not rescaled, as in the papers (section 11.2): scales are those "
             "inside of blocks.",
         ]
         return tuple(said)
-
-
-def _listed(numbers: tuple[float, ...]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)

@@ -53,9 +53,9 @@ class Regularization:
     def generalization_gap(self, arm: str, rate: Rate) -> Sample:
         """Test error minus training error in percentage points, by seed."""
         test, train = (
-            self.comparison.sample(arm, name, rate).values for name in ("test_error", "train_error")
+            self.comparison.sample(arm, name, rate) for name in ("test_error", "train_error")
         )
-        return Sample(tuple(one - other for one, other in zip(test, train, strict=True)))
+        return test - train
 
     @property
     def at_the_edge(self) -> tuple[str, ...]:
@@ -83,14 +83,15 @@ def regularize(trial: Trial, kind: Kind, lam: float) -> Trial:
     return replace(trial, penalties=(f"basis-path:{lam:g}",))
 
 
-def regularizations(
-    images: Images, comparisons: Mapping[Case, Comparison]
-) -> Plan[dict[Case, Regularization]]:
-    """Train the regularized arms of every comparison, λ chosen on the first data set alone.
+def regularizations(images: Images) -> Plan[dict[Case, Regularization]]:
+    """The comparisons without regularizers, then λ, then the regularized arms.
+
+    λ is chosen on the first data set alone.
 
     As in the papers λ is chosen at the common rate, by validation error on CIFAR-10, and kept for
     CIFAR-100; and once more at the best rate of the arm without regularizer.
     """
+    comparisons = yield from images.comparisons()
     first = [case for case in images.cases if case.data == images.data[0]]
     chosen = yield from side_by_side(
         {case.network: _lambdas(images, case, comparisons[case]) for case in first}
@@ -112,7 +113,7 @@ def _arm(images: Images, case: Case, arm: str, rate: float, lam: float, seed: in
 
 def _rate(comparison: Comparison, arm: str, rate: Rate) -> float:
     base, _ = REGULARIZED[arm]
-    return comparison.common_rate if rate == "common" else comparison.best_rates[base]
+    return comparison.rate_of(base, rate)
 
 
 def _lambdas(images: Images, case: Case, comparison: Comparison) -> Plan[Lambdas]:

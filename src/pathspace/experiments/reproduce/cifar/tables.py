@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
 
 from pathspace.experiments.reproduce.cifar.images import Case
 from pathspace.experiments.reproduce.cifar.regularizing import Lambdas
-from pathspace.experiments.reproduce.controls import Comparison, Rate
+from pathspace.experiments.reproduce.comparisons import differences_table
+from pathspace.experiments.reproduce.controls import METRICS, Comparison, Gaps, rate_words
+from pathspace.experiments.reproduce.tables import Line, table_of
+from pathspace.experiments.reproduce.words import SPREAD
 from pathspace.page import DataTable
-from pathspace.tables import Column, Row, Table
-
-# What is taken from what.
-Gaps: TypeAlias = Mapping[str, tuple[str, str]]
-
-METRICS = {"train_loss": "training loss", "test_error": "test error (%)"}
-
-
-def words_of(common: float) -> dict[Rate, str]:
-    """Both kinds of rates in words."""
-    return {"common": f"all at rate {common:g}", "best": "each at its best rate"}
+from pathspace.tables import NOTHING, Column
 
 
 def levels_table(
@@ -28,50 +20,30 @@ def levels_table(
     lambdas: Mapping[Case, Lambdas] | None = None,
 ) -> DataTable:
     """Every arm of every case, at the common and at its best rate."""
-    columns = [Column("arm"), Column("rate", number=True)]
-    columns += [Column("λ", number=True)] if lambdas else []
-    columns += [Column(label, number=True) for label in METRICS.values()]
-    rows: list[Row] = []
-    records: list[dict[str, Any]] = []
+    lines = []
     for case, comparison in comparisons.items():
-        for rate, words in words_of(comparison.common_rate).items():
+        for rate, words in rate_words(comparison.common_rate).items():
             for arm in arms:
-                used = comparison.best_rates[arm] if rate == "best" else comparison.common_rate
+                used = comparison.rate_of(arm, rate)
                 lam = None if lambdas is None else lambdas[case].get((arm, rate))
-                samples = {name: comparison.sample(arm, name, rate) for name in METRICS}
-                cells = [arm, f"{used:g}"]
-                cells += ["–" if lam is None else f"{lam:g}"] if lambdas else []
-                rows.append(Row((*cells, *map(str, samples.values())), f"{case.title}, {words}"))
-                records += [
-                    {"data": case.data, "network": case.network, "arm": arm, "chosen": rate,
-                     "rate": used, "λ": lam, "metric": name, **sample.record}
-                    for name, sample in samples.items()
-                ]  # fmt: skip
-    caption = "Mean ± standard deviation over seeds at the end of training."
-    return DataTable(
-        Table("All arms", tuple(columns), tuple(rows)), caption, tuple(records), "arms"
-    )
+                labels = [arm, f"{used:g}"]
+                labels += [NOTHING if lam is None else f"{lam:g}"] if lambdas else []
+                samples = {
+                    label: comparison.sample(arm, name, rate) for name, label in METRICS.items()
+                }
+                about = {**_about(case), "arm": arm, "chosen": rate, "rate": used, "λ": lam}
+                lines.append(Line(tuple(labels), samples, about, f"{case.title}, {words}"))
+    heads = [Column("arm"), Column("rate", number=True)]
+    heads += [Column("λ", number=True)] if lambdas else []
+    columns = {label: label for label in METRICS.values()}
+    return table_of("All arms", heads, columns, lines, f"{SPREAD}.", across="metric", file="arms")
 
 
 def gaps_table(comparisons: Mapping[Case, Comparison], gaps: Gaps) -> DataTable:
     """Paired differences of test errors."""
-    common = next(iter(comparisons.values())).common_rate
-    said = words_of(common)
-    columns = (Column("difference"), *(Column(words, number=True) for words in said.values()))
-    rows: list[Row] = []
-    records: list[dict[str, Any]] = []
-    for case, comparison in comparisons.items():
-        for gap, pair in gaps.items():
-            found = {rate: comparison.difference(*pair, "test_error", rate) for rate in said}
-            rows.append(Row((gap, *map(str, found.values())), case.title))
-            records += [
-                {"data": case.data, "network": case.network, "difference": gap, "chosen": rate,
-                 **one.record}
-                for rate, one in found.items()
-            ]  # fmt: skip
-    caption = (
-        "Paired differences of test errors in percentage points over seeds, with 95 % confidence "
-        "intervals; below 0 the first is better."
-    )
-    table = Table("Where differences come from", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "differences")
+    cases = [(one, _about(case), case.title) for case, one in comparisons.items()]
+    return differences_table(cases, gaps, rate_words(cases[0][0].common_rate))
+
+
+def _about(case: Case) -> dict[str, str]:
+    return {"data": case.data, "network": case.network}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,7 +11,9 @@ from pathspace.experiments.reproduce.cifar.images import Case, Images
 from pathspace.experiments.reproduce.cifar.presets import PAPER_REGULARIZED
 from pathspace.experiments.reproduce.cifar.regularizing import REGULARIZED, Regularization
 from pathspace.experiments.reproduce.controls import Comparison, Rate
+from pathspace.experiments.reproduce.shares import share_of, share_words
 from pathspace.experiments.reproduce.statistics import Difference
+from pathspace.experiments.reproduce.words import grid_ends, listed
 
 MARGIN = 3  # points of test error: closer to guessing than this, nothing was learned
 
@@ -64,13 +65,14 @@ def attribution(case: Case, comparison: Comparison, question: Question) -> str:
 
     delta, best = (question.gap(comparison, rate) for rate in ("common", "best"))
     start = gap(question.moved, question.baseline)
+    share = _share(comparison, question)
     rates = ", ".join(
         f"{arm} {comparison.best_rates[arm]:g}" for arm in (question.baseline, question.gaining)
     )
     return (
         f"{case.title}, rate {comparison.common_rate:g}: {question.gaining} − {question.baseline} "
         f"is {delta} points of test error: {_judged(delta)}. {question.baseline} from the other's "
-        f"initial weights already differs by {start}{_share(delta, start)}. From the same initial "
+        f"initial weights already differs by {start}{share}. From the same initial "
         f"weights the difference is {gap(question.gaining, question.moved)}; {question.unmoved} − "
         f"{question.baseline} is {gap(question.unmoved, question.baseline)}. At the best rates "
         f"({rates}) {question.gaining} − {question.baseline} is {best}{_of_the_rate(delta, best)}."
@@ -86,12 +88,7 @@ def edges(comparisons: Mapping[Case, Comparison], arms: Sequence[str]) -> list[s
         for arm, number in counts.items()
         if number
     ]
-    if not found:
-        return []
-    return [
-        "The best rate is at an end of the grid, so that a better one may exist, for "
-        f"{'; '.join(found)}."
-    ]
+    return grid_ends(found, separator="; ")
 
 
 def unlearned(comparisons: Mapping[Case, Comparison], arms: Sequence[str]) -> list[str]:
@@ -138,16 +135,15 @@ def _judged(gap: Difference) -> str:
     }[gap.verdict("below 0")]
 
 
-def _share(delta: Difference, start: Difference) -> str:
+def _share(comparison: Comparison, question: Question) -> str:
     """How much of a gain the start alone explains."""
-    if delta.verdict("below 0") != "seen" or not math.isfinite(start.mean):
+    start, gain = (
+        comparison.gaps(arm, question.baseline, "test_error", "common")
+        for arm in (question.moved, question.gaining)
+    )
+    if question.gap(comparison, "common").verdict("below 0") != "seen":
         return ""
-    share = start.mean / delta.mean
-    if share > 0.5:
-        return (
-            f": {100 * share:.0f} % of the gain come from the initial weights, not from the space"
-        )
-    return f": the initial weights explain {100 * max(0.0, share):.0f} % of the gain"
+    return f": {share_words(share_of(start, gain), 'the gain')}"
 
 
 def _of_the_rate(common: Difference, best: Difference) -> str:
@@ -167,7 +163,7 @@ def _of_the_rate(common: Difference, best: Difference) -> str:
 def regularizer_deviations(settings: Images) -> tuple[str, ...]:
     """How the regularizers differ from the papers'."""
     return (
-        f"λ is the best of {', '.join(f'{lam:g}' for lam in settings.lambdas)} by validation error "
+        f"λ is the best of {listed(settings.lambdas)} by validation error "
         "of the first seed"
         + (
             " (papers: {0.1, 0.2, 0.5} × 10^−α, α = 3, 4, 5, 6)."

@@ -6,18 +6,19 @@ import math
 from collections.abc import Mapping
 from statistics import fmean
 
-from pathspace.experiments.reproduce.controls import GSGD, SGD, Comparison
+from pathspace.experiments.reproduce.controls import GSGD, METRICS, SGD, Comparison, Rate
 from pathspace.experiments.reproduce.findings import Claim, Findings
 from pathspace.experiments.reproduce.meng2019.contestviews import (
     arms_table,
-    learning_block,
-    learning_figure,
+    contest_block,
+    contest_figure,
     rates_table,
     sources_table,
 )
-from pathspace.experiments.reproduce.meng2019.gaps import METRICS
-from pathspace.experiments.reproduce.meng2019.rivals import GAPS, NAMES, PATHSGD, gap_of
+from pathspace.experiments.reproduce.meng2019.rivals import GAPS, NAMES, PATHSGD
+from pathspace.experiments.reproduce.shares import FIELLER, share_of, share_words
 from pathspace.experiments.reproduce.statistics import Difference
+from pathspace.experiments.reproduce.words import grid_ends
 
 # What the paper says of the first two.
 PAPER = {"Path-SGD − SGD": "0 or below", "G-SGD − Path-SGD": "below 0"}
@@ -28,10 +29,10 @@ def contest(comparisons: Mapping[str, Comparison], epochs: int) -> Findings:
     return Findings(
         claims=tuple(_claims(comparisons)),
         statements=tuple(_statements(comparisons, epochs)),
-        figures=(learning_figure(comparisons, "best"), learning_figure(comparisons, "common")),
+        figures=(contest_figure(comparisons, "best"), contest_figure(comparisons, "common")),
         tables=(arms_table(comparisons), sources_table(comparisons), rates_table(comparisons)),
         blocks=tuple(
-            learning_block(data, comparison, name)
+            contest_block(data, comparison, name)
             for data, comparison in comparisons.items()
             for name in METRICS
         ),
@@ -41,6 +42,7 @@ def contest(comparisons: Mapping[str, Comparison], epochs: int) -> Findings:
             "error on validation images, and trained with anew on all training images.",
             "The paper has no control: SGD and Path-SGD from G-SGD's initial weights, G-SGD with "
             "the normalised metric from theirs, and all at one step size are ours.",
+            FIELLER,
         ),
     )
 
@@ -48,12 +50,16 @@ def contest(comparisons: Mapping[str, Comparison], epochs: int) -> Findings:
 # Claims and words --------------------------------------------------------------------------------
 
 
+def _gap(one: Comparison, gap: str, name: str = "test_error", rate: Rate = "best") -> Difference:
+    return one.difference(*GAPS[gap], name, rate)
+
+
 def _claims(comparisons: Mapping[str, Comparison]) -> list[Claim]:
     claims = []
     for data, comparison in comparisons.items():
         for gap, says in PAPER.items():
             for name, label in METRICS.items():
-                found = gap_of(comparison, gap, name, "best")
+                found = _gap(comparison, gap, name)
                 group = f"Figure 5: {NAMES[data]}, each at its best step size"
                 verdict = _verdict(found, says)
                 claims.append(Claim(f"{label}, {gap}", says, found, verdict, group))
@@ -71,7 +77,7 @@ def _statements(comparisons: Mapping[str, Comparison], epochs: int) -> list[str]
     for data, one in comparisons.items():
         errors = ", ".join(f"{one.sample(arm, 'test_error', 'best')} % by {arm} (step size "
                            f"{one.best_rates[arm]:g})" for arm in (SGD, PATHSGD, GSGD))  # fmt: skip
-        gaps = "; ".join(f"{gap} {gap_of(one, gap, 'test_error', 'best')}" for gap in (*PAPER,
+        gaps = "; ".join(f"{gap} {_gap(one, gap)}" for gap in (*PAPER,
                          "G-SGD − SGD"))  # fmt: skip
         told.append(
             f"{NAMES[data]}: after {epochs} epochs, each at its best step size, the test error is "
@@ -89,50 +95,40 @@ def _of_the_start(name: str, one: Comparison) -> str:
         PATHSGD: ("G-SGD − Path-SGD", "start: Path-SGD from skeleton weights − Path-SGD"),
         SGD: ("G-SGD − SGD", "start: SGD from skeleton weights − SGD"),
     }
-    found = {
-        arm: tuple(gap_of(one, gap, "test_error", "best") for gap in pair)
-        for arm, pair in gains.items()
-    }
-    starts = " and ".join(f"{arm}'s test error by {start}" for arm, (_, start) in found.items())
+    starts = " and ".join(
+        f"{arm}'s test error by {_gap(one, start)}" for arm, (_, start) in gains.items()
+    )
     same = ", ".join(
-        f"{gap.removeprefix('same start: ')} {gap_of(one, gap, 'test_error', 'best')}"
+        f"{gap.removeprefix('same start: ')} {_gap(one, gap)}"
         for gap in GAPS
         if gap.startswith("same start")
     )
-    shares = " ".join(_share(arm, gain, start) for arm, (gain, start) in found.items())
+    shares = " ".join(_share(one, arm, *pair) for arm, pair in gains.items())
     return (
         f"{name}: G-SGD's initial weights alone change {starts}. From the same start: {same}. "
         f"{shares}"
     )
 
 
-def _share(arm: str, gain: Difference, start: Difference) -> str:
+def _share(one: Comparison, arm: str, gain: str, start: str) -> str:
     """The start's share of G-SGD's gain on an arm, in a sentence."""
-    if not (math.isfinite(gain.mean) and math.isfinite(start.mean)):
+    found = _gap(one, gain)
+    if not (math.isfinite(found.mean) and math.isfinite(_gap(one, start).mean)):
         return f"Some trainings diverged: nothing can be said about a gain on {arm}."
-    if gain.low > 0:
+    if found.low > 0:
         return f"G-SGD is worse than {arm}, so there is no gain to be explained."
-    if not gain.high < 0:
+    if not found.high < 0:
         return f"Whether G-SGD gains on {arm} is not decided by these seeds."
-    share = start.mean / gain.mean
-    if share > 0.5:
-        return (
-            f"So {100 * share:.0f} % of G-SGD's mean gain on {arm} come from the initial weights, "
-            "not from the space."
-        )
-    if share <= 0:
-        return f"So none of G-SGD's gain on {arm} comes from the initial weights."
-    return (
-        f"So {100 * share:.0f} % of G-SGD's mean gain on {arm} come from the initial weights; most "
-        "of it does not."
-    )
+    part, whole = (one.gaps(*GAPS[gap], "test_error", "best") for gap in (start, gain))
+    gained = f"G-SGD's mean gain on {arm}"
+    return f"So {share_words(share_of(part, whole), gained)}."
 
 
 def _of_the_rate(name: str, one: Comparison) -> str:
     """What one step size for all does to the order."""
     gaps = ("Path-SGD − SGD", "G-SGD − Path-SGD")
-    common = {gap: gap_of(one, gap, "test_error", "common") for gap in gaps}
-    best = {gap: gap_of(one, gap, "test_error", "best") for gap in gaps}
+    common = {gap: _gap(one, gap, rate="common") for gap in gaps}
+    best = {gap: _gap(one, gap) for gap in gaps}
     told = "; ".join(f"{gap} {found}" for gap, found in common.items())
     first = f"{name}: with step size {one.common_rate:g} for all instead, {told}. "
     means = [found.mean for gaps_ in (common, best) for found in gaps_.values()]
@@ -148,10 +144,7 @@ def _of_the_rate(name: str, one: Comparison) -> str:
 
 
 def _edges(comparisons: Mapping[str, Comparison]) -> list[str]:
-    found = [
-        f"{arm} on {NAMES[data]}" for data, one in comparisons.items() for arm in one.at_the_edge
-    ]
-    if not found:
-        return []
-    return [f"The best step size is at an end of the grid, so that a better one may exist, for "
-            f"{', '.join(found)}."]  # fmt: skip
+    return grid_ends(
+        [f"{arm} on {NAMES[data]}" for data, one in comparisons.items() for arm in one.at_the_edge],
+        "best step size",
+    )

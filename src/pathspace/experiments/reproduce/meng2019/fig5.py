@@ -9,6 +9,11 @@ from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset,
 from pathspace.experiments.reproduce.findings import Findings
 from pathspace.experiments.reproduce.meng2019.contest import contest
 from pathspace.experiments.reproduce.meng2019.rivals import PATHSGD, PATHSGD_SKELETON
+from pathspace.experiments.reproduce.settings import (
+    POWERS_OF_TEN,
+    step_sizes_deviation,
+    subset_step,
+)
 from pathspace.experiments.training import Trial
 
 INPUTS = {"mnist": 784, "cifar10": 3072}
@@ -43,13 +48,11 @@ class Settings:
 
     def trial(self, data: str) -> Trial:
         """SGD."""
-        sizes = {"train": self.images, "test": self.tests}
-        kept = "".join(f":{name}={count}" for name, count in sizes.items() if count is not None)
         layers = "-".join(map(str, [INPUTS[data], *[UNITS] * LAYERS, CLASSES]))
         return Trial(
             f"mlp-nobias:{layers}",
             data,
-            preprocess=("unit_interval", "flatten", *([f"subset{kept}"] if kept else [])),
+            preprocess=("unit_interval", "flatten", *subset_step(self.images, self.tests)),
             batch=self.batch,
             epochs=self.epochs,
         )
@@ -91,11 +94,9 @@ def _deviations(settings: Settings) -> list[str]:
             f"of which {settings.validation:,} are set aside while step sizes are chosen"
             + (f", and {settings.tests:,} test images." if settings.tests is not None else ".")
         )
-    if len(settings.rates) < 11:
-        grid = ", ".join(f"{rate:g}" for rate in settings.rates)
-        told.append(f"Step sizes {grid}; the paper's are 10^0, 10^-1, …, 10^-10.")
     return [
         *told,
+        *step_sizes_deviation(settings.rates),
         f"The paper does not say how long it trains; here {settings.epochs:,} epochs.",
         "Images “of gray scale” are taken to be pixels scaled to [0, 1]; those of CIFAR-10 keep "
         "their colours.",
@@ -129,11 +130,7 @@ EXPERIMENT = Experiment(
         time="4 minutes on 2 cores",
     ),
     paper=Preset(
-        Settings(
-            epochs=100,
-            seeds=(0, 1, 2, 3, 4),
-            rates=tuple(10.0**-alpha for alpha in range(11)),
-        ),
+        Settings(epochs=100, seeds=(0, 1, 2, 3, 4), rates=POWERS_OF_TEN),
         jobs=252,
         time="about a day on 2 cores (estimated)",
     ),

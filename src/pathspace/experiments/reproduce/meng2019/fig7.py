@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from pathspace.experiments.reproduce.cifar.figures import (
-    curves_figure,
-    gaps_figure,
-    lines_of,
-    loss_curves,
-)
+from pathspace.experiments.reproduce.cifar.figures import curves_figure
 from pathspace.experiments.reproduce.cifar.images import Case, Images, network_title
+from pathspace.experiments.reproduce.cifar.pages import POINTS, REGULARIZERS, regularized_page
 from pathspace.experiments.reproduce.cifar.presets import PAPER_REGULARIZED, QUICK_REGULARIZED
 from pathspace.experiments.reproduce.cifar.regularizing import (
     GSGD_BPR,
     NORMALIZED_BPR,
-    REGULARIZED,
     SGD_WD,
     SKELETON_WD,
     Regularization,
     regularizations,
 )
-from pathspace.experiments.reproduce.cifar.tables import gaps_table, levels_table, words_of
 from pathspace.experiments.reproduce.cifar.words import (
-    Question,
     attribution,
-    edges,
-    lambda_edges,
     overview,
     regularizer_deviations,
-    unlearned,
 )
-from pathspace.experiments.reproduce.controls import GSGD, SGD, SGD_SKELETON
+from pathspace.experiments.reproduce.controls import GSGD, SGD, rate_words
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
 from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.meng2019.gaps import ARMS
-from pathspace.experiments.reproduce.statistics import Sample
+from pathspace.experiments.reproduce.shares import FIELLER
+from pathspace.experiments.reproduce.statistics import accuracy
+from pathspace.experiments.reproduce.words import BANDS
 
-QUESTION = Question(GSGD_BPR, SGD_WD, SKELETON_WD, NORMALIZED_BPR)
 LINES = (SGD, SGD_WD, GSGD, GSGD_BPR)  # the paper's
 CONTROLS = (SGD_WD, SKELETON_WD, GSGD_BPR, NORMALIZED_BPR)
 GAPS = {
@@ -58,99 +48,70 @@ PRINTED = {
 
 
 def plan(settings: Images) -> Plan[Findings]:
-    """The comparisons without regularizers, then λ, then the regularized arms."""
-    comparisons = yield from settings.comparisons()
-    found = yield from regularizations(settings, comparisons)
+    """All arms, with and without regularizers."""
+    found = yield from regularizations(settings)
     return findings(settings, found)
 
 
 def findings(settings: Images, found: Mapping[Case, Regularization]) -> Findings:
     """What the regularized trainings came to."""
-    words = words_of(settings.common)
     comparisons = {case: one.comparison for case, one in found.items()}
-    caption = (
-        "Training loss and test accuracy over epochs of {}, {}; means over seeds, in bands of one "
-        "standard deviation."
-    )
-    paper, controls = (
-        {case.title: lines_of(one, arms, "common") for case, one in comparisons.items()}
-        for arms in (LINES, CONTROLS)
-    )
-    figures = " and ".join(str(7 + number) for number in range(len(settings.data)))
-    shown = (*ARMS, *REGULARIZED)
-    return Findings(
-        claims=tuple(_claims(found)),
+    numbers = " and ".join(str(7 + number) for number in range(len(settings.data)))
+    shown = {
+        "curves": (
+            LINES,
+            f"Figure{'s' if ' ' in numbers else ''} {numbers}. Training loss and test accuracy "
+            "over epochs of SGD and G-SGD with and without regularizer",
+        ),
+        "controls": (
+            CONTROLS,
+            "Training loss and test accuracy over epochs of regularized arms and their controls",
+        ),
+    }
+    own = Findings(
+        claims=tuple(claim for case, one in found.items() for claim in _claims(case, one)),
         statements=(
-            overview(comparisons, QUESTION),
-            *(attribution(case, one, QUESTION) for case, one in comparisons.items()),
+            overview(comparisons, REGULARIZERS),
+            *(attribution(case, one, REGULARIZERS) for case, one in comparisons.items()),
             *(_effects(case, one) for case, one in found.items()),
-            *unlearned(comparisons, shown),
-            *edges(comparisons, (SGD, SGD_SKELETON, GSGD)),
-            *lambda_edges(found),
         ),
-        figures=(
+        figures=tuple(
             curves_figure(
-                "curves",
-                paper,
-                f"Figure{'s' if ' ' in figures else ''} {figures}. "
-                + caption.format("SGD and G-SGD with and without regularizer", words["common"]),
-            ),
-            curves_figure(
-                "controls",
-                controls,
-                caption.format("regularized arms and their controls", words["common"]),
-            ),
-            gaps_figure(
-                comparisons,
-                GAPS,
-                "Differences of test errors: the paper's, what it is made of, and what "
-                "regularizers do. Paired over seeds, with 95 % confidence intervals; below 0 is "
-                "better.",
-            ),
-        ),
-        tables=(
-            levels_table(comparisons, shown, {case: one.lambdas for case, one in found.items()}),
-            gaps_table(comparisons, GAPS),
-        ),
-        blocks=tuple(
-            loss_curves(case, lines_of(one, LINES, "common"), words["common"])
-            for case, one in comparisons.items()
+                name,
+                {case.title: one.lines(arms, "common") for case, one in comparisons.items()},
+                f"{said}, {rate_words(settings.common)['common']}. {BANDS}.",
+            )
+            for name, (arms, said) in shown.items()
         ),
         deviations=(
             *settings.deviations(PAPER_REGULARIZED.data, len(PAPER_REGULARIZED.seeds)),
             *regularizer_deviations(settings),
+            FIELLER,
         ),
     )
+    said = "the paper's, what it is made of, and what regularizers do"
+    return regularized_page(own, found, lines=LINES, gaps=GAPS, said=said)
 
 
 # Claims and words --------------------------------------------------------------------------------
 
 
-def _claims(found: Mapping[Case, Regularization]) -> list[Claim]:
-    claims = []
-    for case, one in found.items():
-        comparison = one.comparison
-        group = f"{case.title}, rate {comparison.common_rate:g}"
-        for arm in (SGD_WD, GSGD_BPR):
-            errors = comparison.sample(arm, "test_error", "common")
-            printed: float | str = "a curve only"
-            if case.is_residual:
-                number = PRINTED[case.data, arm]
-                same = network_title(case.network) == "ResNet-34"
-                printed = number if same else f"{number:.2f} (ResNet-34)"
-            accuracy = Sample(tuple(100 - error for error in errors.values))
-            claims.append(
-                Claim(f"{arm}, test accuracy (%)", printed, accuracy, group=group, digits=4)
-            )
-        for name, label in (
-            ("test_error", "test error (% points)"),
-            ("train_loss", "training loss"),
-        ):
-            gap = comparison.difference(GSGD_BPR, SGD_WD, name, "common")
-            paper = "below 0" if name == "test_error" else "a curve only"
-            verdict = gap.verdict("below 0") if name == "test_error" else ""
-            claims.append(Claim(f"{GSGD_BPR} − {SGD_WD}, {label}", paper, gap, verdict, group))
-    return claims
+def _claims(case: Case, one: Regularization) -> Iterable[Claim]:
+    comparison = one.comparison
+    group = f"{case.title}, rate {comparison.common_rate:g}"
+    for arm in (SGD_WD, GSGD_BPR):
+        printed: float | str = "a curve only"
+        if case.is_residual:
+            number = PRINTED[case.data, arm]
+            same = network_title(case.network) == "ResNet-34"
+            printed = number if same else f"{number:.2f} (ResNet-34)"
+        ours = accuracy(comparison.common[arm])
+        yield Claim(f"{arm}, test accuracy (%)", printed, ours, group=group, digits=4)
+    for name, label in POINTS.items():
+        gap = comparison.difference(GSGD_BPR, SGD_WD, name, "common")
+        paper = "below 0" if name == "test_error" else "a curve only"
+        verdict = gap.verdict("below 0") if name == "test_error" else ""
+        yield Claim(f"{GSGD_BPR} − {SGD_WD}, {label}", paper, gap, verdict, group)
 
 
 def _effects(case: Case, one: Regularization) -> str:

@@ -7,19 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from pathspace.experiments.models import build
-from pathspace.experiments.reproduce.controls import (
-    GSGD,
-    GSGD_NORMALIZED,
-    SGD,
-    SGD_SKELETON,
-    Comparison,
-    Rate,
-)
-from pathspace.experiments.reproduce.statistics import Difference
+from pathspace.experiments.reproduce.controls import GSGD, GSGD_NORMALIZED, SGD, SGD_SKELETON
 from pathspace.tracing import trace
 
-ARMS = (SGD, SGD_SKELETON, GSGD, GSGD_NORMALIZED)
-METRICS = {"train_loss": "training loss", "test_error": "test error (%)"}
 # What is taken from what, and what the difference is due to.
 GAPS = {
     "G-SGD − SGD (the paper's Δ)": (GSGD, SGD),
@@ -68,8 +58,3 @@ def size_of(width: int) -> Size:
     """
     network = trace(build(model_of(width)), torch.zeros(1, 49))
     return Size(network.m, network.H)
-
-
-def gap_of(comparison: Comparison, gap: str, name: str, rate: Rate) -> Difference:
-    """A gap of a metric at the end, paired by seed."""
-    return comparison.difference(*GAPS[gap], name, rate)

@@ -7,17 +7,23 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from pathspace.experiments.data.errors import require
-from pathspace.experiments.reproduce.controls import GSGD, SGD, Comparison, Rate
-from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.controls import (
+    GSGD,
+    METRICS,
+    SGD,
+    Comparison,
+    Rate,
+    rate_words,
+)
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
 from pathspace.experiments.reproduce.meng2019.gaps import (
     DELTA,
-    METRICS,
+    GAPS,
     OWN_START,
     SPACE,
     START,
     TABLE5,
     Size,
-    gap_of,
     size_of,
 )
 from pathspace.experiments.reproduce.meng2019.views import (
@@ -27,6 +33,9 @@ from pathspace.experiments.reproduce.meng2019.views import (
     levels_figure,
     levels_table,
 )
+from pathspace.experiments.reproduce.shares import FIELLER, share_of, share_words
+from pathspace.experiments.reproduce.statistics import Difference, Sample
+from pathspace.experiments.reproduce.words import grid_ends
 
 
 def influence(
@@ -36,9 +45,9 @@ def influence(
     sizes = {width: size_of(width) for width in comparisons}
     first = next(iter(comparisons.values()))
     rate = first.common_rate
-    said: dict[Rate, str] = {"common": f"all at rate {rate:g}"}
-    if first.is_tuned:
-        said["best"] = "each at its best rate"
+    said = rate_words(rate)
+    if not first.is_tuned:
+        del said["best"]
     return Findings(
         claims=(*_gap_claims(comparisons, rate), *_size_claims(sizes)),
         statements=tuple(_statements(comparisons, sizes, rate, epochs)),
@@ -51,6 +60,7 @@ def influence(
             "directions can be compared.",
             "The paper has neither control: SGD from G-SGD's initial weights, and G-SGD from "
             "SGD's.",
+            FIELLER,
             _tuning(first, epochs if tuning_epochs is None else tuning_epochs),
         ),
     )
@@ -66,7 +76,7 @@ def _gap_claims(comparisons: Mapping[int, Comparison], rate: float) -> list[Clai
             gap = comparison.difference(GSGD, SGD, name, "common")
             what = f"Δ {said}, h = {width}"
             group = f"Figure 4: G-SGD − SGD, both at rate {rate:g}"
-            claims.append(Claim(what, "below 0", gap, gap.verdict("below 0"), group))
+            claims.append(directed_claim(what, "below 0", gap, group))
     return claims
 
 
@@ -113,7 +123,7 @@ def _tuning(comparison: Comparison, epochs: int) -> str:
 
 
 def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> str:
-    found = {width: gap_of(one, gap, "test_error", rate) for width, one in comparisons.items()}
+    found = {width: _gap(one, gap, rate) for width, one in comparisons.items()}
     return ", ".join(f"{difference} at h = {width}" for width, difference in found.items())
 
 
@@ -122,11 +132,14 @@ def _share(comparisons: Mapping[int, Comparison]) -> str:
     delta, start = (_meangap_of(comparisons, gap, "common") for gap in (DELTA, START))
     if not (math.isfinite(delta) and math.isfinite(start) and delta < 0):
         return "as G-SGD gains nothing on average, there is no gain to be explained."
-    share = start / delta
-    whole = f"{100 * share:.0f} % of G-SGD's mean gain"
-    if share > 0.5:
-        return f"{whole} come from the initial weights alone, not from the space."
-    return f"{whole}; most of the gain is not the start's."
+    share = share_of(_over_widths(comparisons, START), _over_widths(comparisons, DELTA))
+    return share_words(share, "G-SGD's mean gain over all widths") + "."
+
+
+def _over_widths(comparisons: Mapping[int, Comparison], gap: str) -> Sample:
+    """The mean of a gap over widths, by seed; not finite where a training diverged."""
+    found = [one.gaps(*GAPS[gap], "test_error", "common").values for one in comparisons.values()]
+    return Sample(tuple(map(fmean, zip(*found, strict=True))))
 
 
 def _of_the_rate(comparisons: Mapping[int, Comparison]) -> str:
@@ -147,7 +160,7 @@ def _of_the_rate(comparisons: Mapping[int, Comparison]) -> str:
 def _trend(comparisons: Mapping[int, Comparison], sizes: Mapping[int, Size]) -> str:
     """Whether the gap grows with the invariant ratio."""
     ratios = [sizes[width].ratio for width in comparisons]
-    gaps = [-gap_of(one, DELTA, "test_error", "common").mean for one in comparisons.values()]
+    gaps = [-_gap(one, DELTA, "common").mean for one in comparisons.values()]
     if len(gaps) < 3 or not all(map(math.isfinite, gaps)):
         return "There are too few widths, or trainings diverged, to speak of a trend with H/m."
     tau = float(require("scipy.stats").kendalltau(ratios, gaps).statistic)
@@ -162,11 +175,9 @@ def _trend(comparisons: Mapping[int, Comparison], sizes: Mapping[int, Size]) -> 
 
 def _edges(comparisons: Mapping[int, Comparison]) -> list[str]:
     """Where the grid of rates may have been too small."""
-    found = [f"{arm} at h = {h}" for h, one in comparisons.items() for arm in one.at_the_edge]
-    if not found:
-        return []
-    return [f"The best rate is at an end of the grid, so that a better one may exist, for "
-            f"{', '.join(found)}."]  # fmt: skip
+    return grid_ends(
+        [f"{arm} at h = {h}" for h, one in comparisons.items() for arm in one.at_the_edge]
+    )
 
 
 def _ratios(sizes: Mapping[int, Size]) -> list[str]:
@@ -181,4 +192,8 @@ def _ratios(sizes: Mapping[int, Size]) -> list[str]:
 
 
 def _meangap_of(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> float:
-    return fmean(gap_of(one, gap, "test_error", rate).mean for one in comparisons.values())
+    return fmean(_gap(one, gap, rate).mean for one in comparisons.values())
+
+
+def _gap(comparison: Comparison, gap: str, rate: Rate) -> Difference:
+    return comparison.difference(*GAPS[gap], "test_error", rate)

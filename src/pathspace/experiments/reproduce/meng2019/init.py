@@ -5,20 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pathspace.experiments.reproduce.cifar.figures import curves_figure, lines_of, loss_curves
+from pathspace.experiments.reproduce.cifar.figures import curves_figure
 from pathspace.experiments.reproduce.cifar.images import Case, Images, network_title
+from pathspace.experiments.reproduce.cifar.pages import Layout, images_page
 from pathspace.experiments.reproduce.cifar.presets import PAPER, QUICK
-from pathspace.experiments.reproduce.cifar.tables import gaps_table, levels_table, words_of
-from pathspace.experiments.reproduce.cifar.words import edges, unlearned
-from pathspace.experiments.reproduce.controls import PUBLISHED, Comparison, Rate, compare
+from pathspace.experiments.reproduce.controls import (
+    PUBLISHED,
+    Comparison,
+    Rate,
+    compare,
+    rate_words,
+)
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
-from pathspace.experiments.reproduce.figures import Figure
+from pathspace.experiments.reproduce.figures import Figure, sample_curve
 from pathspace.experiments.reproduce.findings import Claim, Findings
 from pathspace.experiments.reproduce.meng2019 import starts
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
 from pathspace.experiments.reproduce.statistics import Difference, metric
+from pathspace.experiments.reproduce.words import listed
 from pathspace.experiments.training import Trial
-from pathspace.plot.backend import pyplot
-from pathspace.plot.measures import INK, MARKERS, SERIES
+from pathspace.plot.measures import INK
 
 ONES = "all 1 (the paper's)"
 # Arms, each by the method of Starts that makes its model.
@@ -51,29 +57,21 @@ def arms_of(settings: Images, case: Case) -> dict[str, Trial]:
 
 def findings(settings: Images, case: Case, comparison: Comparison) -> Findings:
     """What the starts came to."""
-    words, comparisons = words_of(settings.common), {case: comparison}
-    return Findings(
+    own = Findings(
         claims=tuple(_claims(case, comparison)),
-        statements=(
-            *_sign_words(comparison),
-            *_size_words(comparison),
-            *unlearned(comparisons, tuple(ARMS)),
-            *edges(comparisons, tuple(ARMS)),
-        ),
+        statements=(*_sign_words(comparison), *_size_words(comparison)),
         figures=(
             curves_figure(
                 "curves",
                 {
-                    f"{case.title}, {said}": lines_of(comparison, tuple(ARMS), rate)
-                    for rate, said in words.items()
+                    f"{case.title}, {said}": comparison.lines(tuple(ARMS), rate)
+                    for rate, said in rate_words(settings.common).items()
                 },
                 "Training loss and test accuracy of G-SGD over epochs from skeleton weights of "
                 "several signs and sizes; means over seeds, in bands of one standard deviation.",
             ),
             _rates_figure(comparison),
         ),
-        tables=(levels_table(comparisons, tuple(ARMS)), gaps_table(comparisons, GAPS)),
-        blocks=(loss_curves(case, lines_of(comparison, tuple(ARMS), "common"), words["common"]),),
         deviations=(
             "The paper gives no numbers and does not say which signs it tried, nor where.",
             "“Section 5.2”, to which it refers for image classification, is that on perceptrons; "
@@ -87,11 +85,12 @@ def findings(settings: Images, case: Case, comparison: Comparison) -> Findings:
             "G-SGD as published looks through batch norms. A rescaling that multiplies the gain of "
             "one and divides the weights behind keeps the function, but not the values that are "
             "trained; so here sizes at random are not exactly without effect.",
-            "Best rates are those of "
-            f"{', '.join(f'{rate:g}' for rate in settings.rates)} by validation error of the first "
+            f"Best rates are those of {listed(settings.rates)} by validation error of the first "
             "seed.",
         ),
     )
+    arms = tuple(ARMS)
+    return images_page(own, {case: comparison}, Layout(arms, GAPS, arms=arms, tuned=arms))
 
 
 def _gap(comparison: Comparison, arm: str, rate: Rate = "common") -> Difference:
@@ -110,7 +109,7 @@ def _claims(case: Case, comparison: Comparison) -> list[Claim]:
     ]
     said = {**dict.fromkeys(SIGNS, "no differences"), **dict.fromkeys(SIZES, "another rate")}
     said |= dict.fromkeys(SAME, "can be randomly set")
-    for rate, words in words_of(comparison.common_rate).items():
+    for rate, words in rate_words(comparison.common_rate).items():
         for arm, paper in said.items():
             gap = _gap(comparison, arm, rate)
             claims.append(
@@ -181,37 +180,31 @@ def _size_words(comparison: Comparison) -> list[str]:
 def _rates_figure(comparison: Comparison) -> Figure:
     """Validation error against the rate, while rates were chosen."""
 
-    def draw() -> Any:
-        figure, ax = pyplot().subplots(figsize=(6.5, 3.8), layout="constrained")
-        for number, (arm, by_rate) in enumerate(comparison.tuning.items()):
-            rates = sorted(by_rate)
-            errors = [_validation_error(comparison, arm, rate) for rate in rates]
-            ax.plot(
-                rates, errors, color=SERIES[number], marker=MARKERS[number], markersize=4, label=arm
-            )
-        ax.set_xscale("log")
-        ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
-        ax.minorticks_off()
-        ax.set_xlabel("rate")
-        ax.set_ylabel("validation error (%)")
+    def finish(ax: Any) -> None:
         ax.axvline(comparison.common_rate, color=INK, linewidth=0.8, linestyle=":")
-        ax.grid(alpha=0.3)
-        ax.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside right center", frameon=False, fontsize=8)
-        return figure
 
+    curves = [
+        sample_curve(
+            arm, sorted(tried), [metric(tried[rate], "validation_error") for rate in sorted(tried)]
+        )
+        for arm, tried in comparison.tuning.items()
+    ]
+    panel = Panel(
+        curves,
+        "rate",
+        "validation error (%)",
+        log_x=True,
+        markers=True,
+        ticks=curves[0].x,
+        finish=finish,
+    )
     return Figure(
         "rates",
-        draw,
+        lambda: draw_panels([[panel]], (6.5, 4.3), legend=2),
         "Validation error of the first seed at the end of training against the rate, by start; "
         "dotted the common rate.",
         "One line per start over the grid of rates.",
     )
-
-
-def _validation_error(comparison: Comparison, arm: str, rate: float) -> float:
-    """Validation error (%) of an arm while rates were chosen; NaN if it diverged."""
-    return metric(comparison.tuning[arm][rate], "validation_error").mean
 
 
 EXPERIMENT = Experiment(

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from pathspace.experiments.reproduce.controls import (
-    GSGD,
-    GSGD_NORMALIZED,
-    SGD,
-    SGD_SKELETON,
-    Comparison,
-    Rate,
-)
-from pathspace.experiments.reproduce.statistics import Difference
+from pathspace.experiments.reproduce.controls import GSGD, GSGD_NORMALIZED, SGD, SGD_SKELETON
 
 PATHSGD = "Path-SGD"
 PATHSGD_SKELETON = "Path-SGD from skeleton weights"
@@ -29,8 +21,3 @@ GAPS = {
     "same start: G-SGD from SGD's start − Path-SGD": (GSGD_NORMALIZED, PATHSGD),
     "same start: G-SGD from SGD's start − SGD": (GSGD_NORMALIZED, SGD),
 }
-
-
-def gap_of(comparison: Comparison, gap: str, name: str, rate: Rate) -> Difference:
-    """A gap of a metric at the end, paired by seed."""
-    return comparison.difference(*GAPS[gap], name, rate)

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pathspace.experiments.reproduce.cifar.figures import (
-    curves_figure,
-    gaps_figure,
-    lines_of,
-    loss_curves,
-)
+from pathspace.experiments.reproduce.cifar.figures import curves_figure
 from pathspace.experiments.reproduce.cifar.images import DATA, Case, Images, network_title
+from pathspace.experiments.reproduce.cifar.pages import POINTS, Layout, images_page
 from pathspace.experiments.reproduce.cifar.presets import PAPER, QUICK
-from pathspace.experiments.reproduce.cifar.tables import gaps_table, levels_table, words_of
-from pathspace.experiments.reproduce.cifar.words import (
-    Question,
-    attribution,
-    edges,
-    overview,
-    unlearned,
-)
+from pathspace.experiments.reproduce.cifar.words import Question, attribution, overview
 from pathspace.experiments.reproduce.controls import (
+    ARMS,
     GSGD,
     GSGD_NORMALIZED,
     SGD,
     SGD_SKELETON,
     Comparison,
+    Rate,
+    rate_words,
 )
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
 from pathspace.experiments.reproduce.figures import Figure
-from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.meng2019.gaps import ARMS, GAPS
-from pathspace.experiments.reproduce.statistics import Difference, Sample, paired_difference
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
+from pathspace.experiments.reproduce.meng2019.gaps import GAPS
+from pathspace.experiments.reproduce.shares import FIELLER
+from pathspace.experiments.reproduce.statistics import Difference, paired_difference
 
+CURVES: dict[str, Rate] = {"controls": "common", "best-rates": "best"}
 QUESTION = Question(GSGD, SGD, SGD_SKELETON, GSGD_NORMALIZED)
 # Table 1 as printed: error (%) and its spread, by data, kind of network and arm.
 TABLE1 = {
@@ -51,40 +45,29 @@ def plan(settings: Images) -> Plan[Findings]:
 
 def findings(settings: Images, comparisons: Mapping[Case, Comparison]) -> Findings:
     """What the comparisons came to."""
-    words = words_of(settings.common)
     caption = (
         "Training loss and test accuracy over epochs of {}; means over seeds, in bands of one "
         "standard deviation."
     )
-    rows = {case.title: lines_of(one, ARMS, "common") for case, one in comparisons.items()}
-    tuned = {case.title: lines_of(one, ARMS, "best") for case, one in comparisons.items()}
-    return Findings(
+    figures = [
+        curves_figure(
+            name,
+            {case.title: one.lines(ARMS, rate) for case, one in comparisons.items()},
+            caption.format(f"all arms, {rate_words(settings.common)[rate]}"),
+        )
+        for name, rate in CURVES.items()
+    ]
+    own = Findings(
         claims=tuple(_claims(comparisons)),
         statements=(
             overview(comparisons, QUESTION),
             *(attribution(case, one, QUESTION) for case, one in comparisons.items()),
             *_plain_and_residual(comparisons),
-            *unlearned(comparisons, ARMS),
-            *edges(comparisons, ARMS),
         ),
-        figures=(
-            _figure3(comparisons, caption),
-            curves_figure("controls", rows, caption.format(f"all arms, {words['common']}")),
-            curves_figure("best-rates", tuned, caption.format(f"all arms, {words['best']}")),
-            gaps_figure(
-                comparisons,
-                GAPS,
-                "Differences of test errors: the paper's, and what it is made of. Paired over "
-                "seeds, with 95 % confidence intervals; below 0 is better.",
-            ),
-        ),
-        tables=(levels_table(comparisons, ARMS), gaps_table(comparisons, GAPS)),
-        blocks=tuple(
-            loss_curves(case, lines_of(one, ARMS, "common"), words["common"])
-            for case, one in comparisons.items()
-        ),
-        deviations=settings.deviations(PAPER.data, len(PAPER.seeds)),
+        figures=(_figure3(comparisons, caption), *figures),
+        deviations=(*settings.deviations(PAPER.data, len(PAPER.seeds)), FIELLER),
     )
+    return images_page(own, comparisons, Layout(ARMS, GAPS, "the paper's, and what it is made of"))
 
 
 def _figure3(comparisons: Mapping[Case, Comparison], caption: str) -> Figure:
@@ -128,45 +111,26 @@ def _claims(comparisons: Mapping[Case, Comparison]) -> list[Claim]:
                     digits=4,
                 )
             )
-        for name, label in (
-            ("test_error", "test error (% points)"),
-            ("train_loss", "training loss"),
-        ):
+        for name, label in POINTS.items():
             gap = comparison.difference(GSGD, SGD, name, "common")
-            claims.append(
-                Claim(f"G-SGD − SGD, {label}", "below 0", gap, gap.verdict("below 0"), group)
-            )
+            claims.append(directed_claim(f"G-SGD − SGD, {label}", "below 0", gap, group))
     for plain, residual in _pairs(comparisons):
         group = f"Section 5.1: {DATA[plain.data]}, both kinds of networks"
+        names = network_title(plain.network), network_title(residual.network)
+        what = f"G-SGD − SGD, {names[0]} less {names[1]}, test error (% points)"
         more = _gain_difference(comparisons[plain], comparisons[residual])
-        claims.append(
-            Claim(
-                f"G-SGD − SGD, {network_title(plain.network)} less "
-                f"{network_title(residual.network)}, test error (% points)",
-                "below 0",
-                more,
-                more.verdict("below 0"),
-                group,
-            )
-        )
+        claims.append(directed_claim(what, "below 0", more, group))
         if plain.data == "cifar10":
+            what = f"{names[0]} by G-SGD − {names[1]} by SGD, test error (% points)"
             across = _across(comparisons[plain], comparisons[residual])
-            claims.append(
-                Claim(
-                    f"{network_title(plain.network)} by G-SGD − {network_title(residual.network)} "
-                    "by SGD, test error (% points)",
-                    "below 0",
-                    across,
-                    across.verdict("below 0"),
-                    group,
-                )
-            )
+            claims.append(directed_claim(what, "below 0", across, group))
     return claims
 
 
 def _gain_difference(plain: Comparison, residual: Comparison) -> Difference:
     """The gap in the PlainNet minus that in the ResNet, paired by seed."""
-    return paired_difference(_gaps(plain), _gaps(residual))
+    more, less = (one.gaps(GSGD, SGD, "test_error", "common") for one in (plain, residual))
+    return paired_difference(more, less)
 
 
 def _across(plain: Comparison, residual: Comparison) -> Difference:
@@ -174,11 +138,6 @@ def _across(plain: Comparison, residual: Comparison) -> Difference:
     return paired_difference(
         plain.sample(GSGD, "test_error", "common"), residual.sample(SGD, "test_error", "common")
     )
-
-
-def _gaps(comparison: Comparison) -> Sample:
-    one, other = (comparison.sample(arm, "test_error", "common").values for arm in (GSGD, SGD))
-    return Sample(tuple(a - b for a, b in zip(one, other, strict=True)))
 
 
 def _plain_and_residual(comparisons: Mapping[Case, Comparison]) -> list[str]:

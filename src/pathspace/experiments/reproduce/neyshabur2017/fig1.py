@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
 from pathspace.experiments.reproduce.findings import Findings
-from pathspace.experiments.reproduce.neyshabur2017.size import Sweep, effect_of_size
+from pathspace.experiments.reproduce.neyshabur2017.growth import Sweep
+from pathspace.experiments.reproduce.neyshabur2017.naming import STANDARDIZED
+from pathspace.experiments.reproduce.neyshabur2017.size import effect_of_size
+from pathspace.experiments.reproduce.settings import subset_step
 from pathspace.experiments.training import Trial
 
 # Inputs at 10×10 pixels, and classes.
@@ -40,9 +43,7 @@ class Settings:
     def trial(self, data: str, width: int) -> Trial:
         """SGD with the paper's schedule; the paper counts H (C + D) weights, so no biases."""
         inputs, classes = SHAPES[data]
-        sizes = {"train": self.images, "test": self.tests}
-        kept = "".join(f":{name}={count}" for name, count in sizes.items() if count is not None)
-        steps = ("downsample:10", "standardize", "flatten", *([f"subset{kept}"] if kept else []))
+        steps = ("downsample:10", "standardize", "flatten", *subset_step(self.images, self.tests))
         return Trial(
             f"mlp-nobias:{inputs}-{width}-{classes}",
             data,
@@ -93,8 +94,7 @@ def _deviations(settings: Settings) -> list[str]:
         "Widths are powers of 2; the paper's text does not list its own.",
         "The paper draws weights from a Gaussian of a width that it does not say; here the "
         "variance is 2 / fan-in.",
-        "The paper does not say how inputs are scaled; here each channel has mean 0 and standard "
-        "deviation 1 over the training images.",
+        STANDARDIZED,
         "CIFAR-10 keeps its three colours at 10×10 pixels; the paper speaks of 100 pixels.",
         "The rule “zero training error” is ours: the paper shows convergence and early stopping.",
     ]

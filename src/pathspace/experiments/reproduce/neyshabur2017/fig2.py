@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pathspace.experiments.executors import compute
-from pathspace.experiments.reproduce.controls import Comparison, Rate, compare
+from pathspace.experiments.reproduce.controls import METRICS, Comparison, Rate, compare, rate_words
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
-from pathspace.experiments.reproduce.figures import Figure, draw_curves, learning_curve
-from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.figures import Figure, learning_block, learning_curves
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
 from pathspace.experiments.reproduce.neyshabur2017.updates import (
     EXAMPLES,
     one_update,
@@ -17,11 +16,14 @@ from pathspace.experiments.reproduce.neyshabur2017.updates import (
     update_statements,
     updates_figure,
 )
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
+from pathspace.experiments.reproduce.settings import POWERS_OF_TEN
 from pathspace.experiments.reproduce.statistics import metric
+from pathspace.experiments.reproduce.tables import Line, table_of
+from pathspace.experiments.reproduce.words import BANDS
 from pathspace.experiments.training import Trial
 from pathspace.page import Curves, DataTable
-from pathspace.plot.backend import pyplot
-from pathspace.tables import Column, Row, Table
+from pathspace.tables import Column
 
 STARTS = BALANCED, UNBALANCED = "balanced", "unbalanced"
 
@@ -92,6 +94,7 @@ def plan(settings: Settings) -> Plan[Findings]:
         deviations=(
             "The paper gives no numbers for (a), nor its step size and length; both starts are "
             "shown at one common step size and each at its best one by validation error.",
+            f"The common step size {settings.common:g} was chosen after looking at small trials.",
             "For (b) and (c) the caption gives input, output gradient and step size; the weights "
             "are ours.",
             f"Hidden layers of {settings.width} units (paper: 4,000), of which "
@@ -105,21 +108,20 @@ def plan(settings: Settings) -> Plan[Findings]:
 
 
 def _said(comparison: Comparison) -> dict[Rate, str]:
-    return {
-        "common": f"both at step size {comparison.common_rate:g}",
-        "best": "each at its best step size",
-    }
+    return rate_words(comparison.common_rate, "step size", "both")
 
 
 def _training_claims(comparison: Comparison) -> list[Claim]:
     claims = []
     for rate, said in _said(comparison).items():
-        for name, label in (("train_loss", "training loss"), ("test_error", "test error (%)")):
+        for name, label in METRICS.items():
             gap = comparison.difference(UNBALANCED, BALANCED, name, rate)
-            ours: Any = gap if gap.values else comparison.sample(UNBALANCED, name, rate)
-            verdict = gap.verdict("above 0") if gap.values else "seen"
             group = f"(a) SGD, unbalanced − balanced, {said}"
-            claims.append(Claim(label, "above 0", ours, verdict, group))
+            if gap.values:
+                claims.append(directed_claim(label, "above 0", gap, group))
+            else:
+                diverged = comparison.sample(UNBALANCED, name, rate)
+                claims.append(Claim(label, "above 0", diverged, "seen", group))
     return claims
 
 
@@ -145,65 +147,59 @@ def _statements(comparison: Comparison, settings: Settings) -> list[str]:
 def _rates_table(comparison: Comparison) -> DataTable:
     """What both starts came to at every step size, while these were chosen."""
     names = {"train_loss": "training loss", "validation_error": "validation error (%)"}
-    columns = [Column("step size", number=True)]
-    columns += [Column(f"{label}, {arm}", True) for label in names.values() for arm in STARTS]
-    rows, records = [], []
-    for rate in comparison.tuning[BALANCED]:
-        found = {
-            (label, arm): metric(comparison.tuning[arm][rate], name)
-            for name, label in names.items()
-            for arm in STARTS
-        }
-        rows.append(Row((f"{rate:g}", *map(str, found.values()))))
-        records += [
-            {"step size": rate, "metric": label, "start": arm, "mean": sample.mean}
-            for (label, arm), sample in found.items()
-        ]
-    caption = (
+    cases = [(name, arm) for name in names for arm in STARTS]
+    return table_of(
+        "Figure 2 (a): every step size",
+        [Column("step size", number=True)],
+        {(names[name], arm): f"{names[name]}, {arm}" for name, arm in cases},
+        [
+            Line(
+                (f"{rate:g}",),
+                {
+                    (names[name], arm): metric(comparison.tuning[arm][rate], name)
+                    for name, arm in cases
+                },
+                {"step size": rate},
+            )
+            for rate in comparison.tuning[BALANCED]
+        ],
         "SGD at every step size of the grid, after training on all but the validation images. "
         "Rescaled units make the gradients of others larger: what is the best step size from "
-        "balanced weights may be too large from unbalanced ones, and a small one may suit them."
+        "balanced weights may be too large from unbalanced ones, and a small one may suit them.",
+        across=("metric", "start"),
+        file="step sizes",
     )
-    table = Table("Figure 2 (a): every step size", tuple(columns), tuple(rows))
-    return DataTable(table, caption, tuple(records), "step sizes")
 
 
 def _curves(comparison: Comparison, rate: Rate) -> Curves:
-    curves = tuple(
-        learning_curve(arm, comparison.outcomes(arm, rate), "train_loss") for arm in STARTS
-    )
-    said = _said(comparison)[rate]
-    return Curves(
-        curves,
-        "epoch",
+    return learning_block(
+        comparison.lines(STARTS, rate),
+        "train_loss",
         "training loss",
-        f"Cross-entropy of SGD from both starts, {said}: mean over seeds, in a band of one "
-        "standard deviation. A curve breaks off where a training diverged.",
-        "; ".join(f"{c.name} ends at {c.y[-1]:.3g}" for c in curves if c.y),
+        f"Cross-entropy of SGD from both starts, {_said(comparison)[rate]}",
         log_y=True,
         file=f"loss {rate}",
     )
 
 
 def _curves_figure(comparison: Comparison) -> Figure:
-    def draw() -> Any:
-        figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
-        for ax, (rate, said) in zip(axes, _said(comparison).items(), strict=True):
-            curves = [
-                learning_curve(arm, comparison.outcomes(arm, rate), "train_loss") for arm in STARTS
-            ]
-            draw_curves(ax, curves, "epoch", "training loss", log_y=True)
-            ax.set_title(said, fontsize=10)
-        axes[0].legend(frameon=False)
-        return figure
-
+    panels = [
+        Panel(
+            learning_curves(comparison.lines(STARTS, rate), "train_loss"),
+            "epoch",
+            "training loss",
+            said,
+            log_y=True,
+        )
+        for rate, said in _said(comparison).items()
+    ]
     return Figure(
         "training-a",
-        draw,
+        lambda: draw_panels([panels], (9, 3.4), share_y=True),
         "Figure 2 (a): cross-entropy over epochs of SGD on MNIST from balanced weights, and from "
-        "unbalanced ones that are the same function. Means over seeds, in bands of one standard "
-        "deviation; a curve breaks off where a training diverged.",
-        " ".join(f"{said}: {_curves(comparison, r).alt}." for r, said in _said(comparison).items()),
+        f"unbalanced ones that are the same function. {BANDS}; a curve breaks off where a training "
+        "diverged.",
+        " ".join(f"{said}: {_curves(comparison, r).alt}" for r, said in _said(comparison).items()),
     )
 
 
@@ -224,12 +220,7 @@ EXPERIMENT = Experiment(
         time="3 minutes on 2 cores",
     ),
     paper=Preset(
-        Settings(
-            width=4000,
-            epochs=100,
-            seeds=(0, 1, 2, 3, 4),
-            rates=tuple(10.0**-alpha for alpha in range(11)),
-        ),
+        Settings(width=4000, epochs=100, seeds=(0, 1, 2, 3, 4), rates=POWERS_OF_TEN),
         jobs=44,
         time="a few hours on a GPU (estimated)",
     ),

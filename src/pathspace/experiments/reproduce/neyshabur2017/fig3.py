@@ -13,6 +13,11 @@ from pathspace.experiments.reproduce.neyshabur2017.race import (
     Race,
     race,
 )
+from pathspace.experiments.reproduce.settings import (
+    POWERS_OF_TEN,
+    step_sizes_deviation,
+    subset_step,
+)
 from pathspace.experiments.training import Outcome, Trial
 
 # Side, channels and classes.
@@ -63,12 +68,10 @@ class Settings:
         steps = ["standardize", "flatten"]
         if self.side is not None and self.side < side and channels > 1:
             steps, side = [f"downsample:{self.side}", *steps], self.side
-        sizes = {"train": self.images, "test": self.tests}
-        kept = "".join(f":{name}={count}" for name, count in sizes.items() if count is not None)
         return Trial(
             f"mlp:{channels * side**2}-{self.width}-{self.width}-{classes}",
             data,
-            preprocess=(*steps, *([f"subset{kept}"] if kept else [])),
+            preprocess=(*steps, *subset_step(self.images, self.tests)),
             init="balanced",
             dropout=dropout,
             batch=self.batch,
@@ -120,11 +123,9 @@ def _deviations(settings: Settings) -> list[str]:
         told.append(
             f"Colour images are averaged to {settings.side}×{settings.side} pixels (paper: 32×32)."
         )
-    if len(settings.rates) < 11:
-        grid = ", ".join(f"{rate:g}" for rate in settings.rates)
-        told.append(f"Step sizes {grid}; the paper's are 10^0, 10^-1, …, 10^-10.")
     return [
         *told,
+        *step_sizes_deviation(settings.rates),
         f"The text does not say how long the paper trains; here {settings.epochs} epochs.",
     ]
 
@@ -156,12 +157,7 @@ EXPERIMENT = Experiment(
         time="7 minutes on 2 cores",
     ),
     paper=Preset(
-        Settings(
-            width=4000,
-            epochs=100,
-            seeds=(0, 1, 2, 3, 4),
-            rates=tuple(10.0**-alpha for alpha in range(11)),
-        ),
+        Settings(width=4000, epochs=100, seeds=(0, 1, 2, 3, 4), rates=POWERS_OF_TEN),
         jobs=944,
         time="more than half a year on 2 cores (estimated): this is for many machines",
     ),

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import TypeAlias
 
 from pathspace.experiments.reproduce.controls import SGD_SKELETON
-from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.neyshabur2017.naming import setting_name
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
+from pathspace.experiments.reproduce.neyshabur2017.naming import STANDARDIZED, setting_name
 from pathspace.experiments.reproduce.neyshabur2017.race import (
     ADAGRAD,
     ADAGRAD_UNBALANCED,
@@ -31,6 +31,7 @@ from pathspace.experiments.reproduce.neyshabur2017.racing import (
     speed_table,
 )
 from pathspace.experiments.reproduce.statistics import Difference, metric
+from pathspace.experiments.reproduce.words import grid_ends
 from pathspace.experiments.training import Outcome
 
 Key: TypeAlias = tuple[str, float]  # data set and dropout
@@ -63,8 +64,8 @@ def learning(races: Races, precise: Pairs, epochs: int) -> Findings:
             "“The one that reaches the minimum error faster” is read as the step size with the "
             "least validation error after any epoch, and of equals the one that has it first; it "
             "is chosen with one seed.",
-            "Layers have biases, which begin at 0. The paper does not say how inputs are scaled; "
-            "here each channel has mean 0 and standard deviation 1 over the training images.",
+            "Layers have biases, which begin at 0.",
+            STANDARDIZED,
             "The controls, SGD from skeleton weights and G-SGD with the normalised metric from "
             "SGD's start, are ours, tuned on the same grid.",
         ),
@@ -82,10 +83,10 @@ def _claims(races: Races) -> list[Claim]:
             for name in ("train_loss", "test_error"):
                 gap = one.difference(arm, other, name)
                 what = f"{METRICS[name]}, {arm} − {other}"
-                claims.append(Claim(what, "below 0", gap, gap.verdict("below 0"), group))
+                claims.append(directed_claim(what, "below 0", gap, group))
         gap = one.difference(SGD_UNBALANCED, SGD, "train_loss")
         what = f"{METRICS['train_loss']}, {SGD_UNBALANCED} − {SGD}"
-        claims.append(Claim(what, "above 0", gap, gap.verdict("above 0"), group))
+        claims.append(directed_claim(what, "above 0", gap, group))
         largest = one.apart(PATHSGD, PATHSGD_UNBALANCED, "train_loss")
         what = "Path-SGD: largest difference of training losses, balanced and unbalanced"
         claims.append(Claim(what, 0.0, largest, group=group, digits=2))
@@ -218,10 +219,8 @@ def _edges(races: Races) -> list[str]:
     for key, one in races.items():
         for arm in one.at_the_edge:
             found.setdefault(arm, []).append(setting_name(*key))
-    if not found:
-        return []
-    told = "; ".join(
+    told = [
         f"{arm} in {'all settings' if len(where) == len(races) else ', '.join(where)}"
         for arm, where in found.items()
-    )
-    return [f"The step size is at an end of the grid, so that a better one may exist, for {told}."]
+    ]
+    return grid_ends(told, "step size", "; ")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pathspace.experiments.reproduce.comparisons import rates_line
 from pathspace.experiments.reproduce.controls import SGD_SKELETON
 from pathspace.experiments.reproduce.figures import (
     Figure,
-    draw_curves,
-    learning_curve,
+    Lines,
+    learning_block,
+    learning_curves,
+    learning_ends,
     show_from,
 )
 from pathspace.experiments.reproduce.neyshabur2017.naming import NAMES, setting_name
@@ -26,11 +29,13 @@ from pathspace.experiments.reproduce.neyshabur2017.race import (
     SGD_UNBALANCED,
     Race,
 )
-from pathspace.experiments.reproduce.statistics import Sample, metric
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
+from pathspace.experiments.reproduce.statistics import Sample
+from pathspace.experiments.reproduce.tables import Cell, Line, table_of
+from pathspace.experiments.reproduce.words import BANDS, PAIRED, SPREAD
 from pathspace.page import Curves, DataTable
-from pathspace.plot.backend import pyplot
 from pathspace.plot.measures import INK
-from pathspace.tables import Column, Row, Table
+from pathspace.tables import Column
 
 METRICS = {
     "train_loss": "cross-entropy",
@@ -60,93 +65,94 @@ Races = Mapping[tuple[str, float], Race]
 
 def levels_table(races: Races) -> DataTable:
     """Every arm in every setting at the end."""
-    names = list(METRICS.values())
-    columns = (
-        Column("optimizer"),
-        Column("step size", number=True),
-        *(Column(label, number=True) for label in names),
+    return table_of(
+        "All optimizers and controls",
+        [Column("optimizer"), Column("step size", number=True)],
+        {label: label for label in METRICS.values()},
+        [
+            Line(
+                (arm, f"{one.rates[arm]:g}"),
+                {label: one.sample(arm, name) for name, label in METRICS.items()},
+                {**_about(key), "arm": arm, "step size": one.rates[arm]},
+                setting_name(*key),
+            )
+            for key, one in races.items()
+            for arm in ARMS
+        ],
+        f"{SPREAD}.",
+        across="metric",
+        file="all arms",
     )
-    rows, records = [], []
-    for key, one in races.items():
-        for arm in ARMS:
-            found = {name: one.sample(arm, name) for name in METRICS}
-            cells = (arm, f"{one.rates[arm]:g}", *map(str, found.values()))
-            rows.append(Row(cells, setting_name(*key)))
-            records += [
-                {"data": key[0], "dropout": key[1], "arm": arm, "step size": one.rates[arm],
-                 "metric": METRICS[name], **sample.record}
-                for name, sample in found.items()
-            ]  # fmt: skip
-    caption = "Mean ± standard deviation over seeds at the end of training."
-    table = Table("All optimizers and controls", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "all arms")
 
 
 def gaps_table(races: Races) -> DataTable:
     """Differences of test errors between arms."""
-    columns = (Column("difference of test errors"),
-               *(Column(setting_name(*key), number=True) for key in races))  # fmt: skip
-    rows, records = [], []
-    for arm, other in GAPS:
-        found = {key: one.difference(arm, other, "test_error") for key, one in races.items()}
-        gap = f"{arm} − {other}"
-        rows.append(Row((gap, *map(str, found.values()))))
-        records += [
-            {"gap": gap, "data": data, "dropout": dropout, **difference.record}
-            for (data, dropout), difference in found.items()
-        ]  # fmt: skip
-    caption = (
-        "Paired differences of test errors in percentage points over seeds, with 95 % confidence "
-        "intervals; below 0 the first is better."
+    return table_of(
+        "Differences between optimizers and starts",
+        [Column("difference of test errors")],
+        {key: setting_name(*key) for key in races},
+        [
+            Line(
+                (f"{arm} − {other}",),
+                {key: one.difference(arm, other, "test_error") for key, one in races.items()},
+                {"gap": f"{arm} − {other}"},
+            )
+            for arm, other in GAPS
+        ],
+        PAIRED,
+        across=("data", "dropout"),
+        file="gaps",
     )
-    table = Table("Differences between optimizers and starts", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "gaps")
 
 
 def speed_table(races: Races) -> DataTable:
     """Epochs until each arm has the training loss that SGD ends with."""
-    columns = (Column("setting"), *(Column(arm, number=True) for arm in ARMS))
-    rows, records = [], []
-    for key, one in races.items():
-        found = {arm: one.epochs_to(arm, SGD) for arm in ARMS}
-        rows.append(Row((setting_name(*key), *map(_epochs, found.values()))))
-        records += [
-            {"data": key[0], "dropout": key[1], "arm": arm, "seed": seed, "epochs": epochs}
-            for arm, sample in found.items()
-            for seed, epochs in zip(one.seeds, sample.values, strict=True)
-        ]
-    caption = (
+    return table_of(
+        "How soon SGD's training loss is reached",
+        [Column("setting")],
+        {arm: arm for arm in ARMS},
+        [
+            Line(
+                (setting_name(*key),),
+                {arm: _epochs(one.epochs_to(arm, SGD), one.seeds) for arm in ARMS},
+                _about(key),
+            )
+            for key, one in races.items()
+        ],
         "Epochs until the training loss is at most the last one of SGD from balanced weights with "
-        "the same seed: mean ± standard deviation, or how many seeds get there."
+        "the same seed: mean ± standard deviation, or how many seeds get there.",
+        across="arm",
+        file="epochs",
     )
-    table = Table("How soon SGD's training loss is reached", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "epochs")
 
 
 def rates_table(races: Races) -> DataTable:
     """The least validation error of each arm at each step size."""
-    rates = list(next(iter(races.values())).tuning[SGD])
-    columns = (Column("optimizer"), *(Column(f"{rate:g}", number=True) for rate in rates))
-    rows, records = [], []
-    for key, one in races.items():
-        for arm, tried in one.tuning.items():
-            found = {rate: metric(outcomes, "validation_error", "best")
-                     for rate, outcomes in tried.items()}  # fmt: skip
-            rows.append(Row((arm, *map(str, found.values())), setting_name(*key)))
-            records += [
-                {"data": key[0], "dropout": key[1], "arm": arm, "step size": rate,
-                 "validation error (%)": sample.mean}
-                for rate, sample in found.items()
-            ]  # fmt: skip
-    caption = "Least validation error (%) over epochs by step size: what these are chosen by."
-    table = Table("The choice of step sizes", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "step sizes")
+    rates = next(iter(races.values())).tuning[SGD]
+    return table_of(
+        "The choice of step sizes",
+        [Column("optimizer")],
+        {rate: f"{rate:g}" for rate in rates},
+        [
+            rates_line(arm, tried, "best", _about(key), setting_name(*key))
+            for key, one in races.items()
+            for arm, tried in one.tuning.items()
+        ],
+        "Least validation error (%) over epochs by step size: what these are chosen by.",
+        across="step size",
+        file="step sizes",
+    )
 
 
-def _epochs(sample: Sample) -> str:
-    if sample.diverged:
-        return f"{len(sample) - sample.diverged} of {len(sample)}"
-    return str(sample)
+def _about(key: tuple[str, float]) -> dict[str, Any]:
+    return {"data": key[0], "dropout": key[1]}
+
+
+def _epochs(sample: Sample, seeds: Sequence[int]) -> Cell:
+    """The mean, or how many seeds get there; in the data the epochs of each seed."""
+    reached = f"{len(sample.finite)} of {len(sample)}"
+    by_seed = {f"seed {seed}": value for seed, value in zip(seeds, sample.values, strict=True)}
+    return Cell(reached if sample.diverged else str(sample), by_seed)
 
 
 # Figures -----------------------------------------------------------------------------------------
@@ -154,33 +160,24 @@ def _epochs(sample: Sample) -> str:
 
 def race_figure(races: Mapping[str, Race], dropout: float) -> Figure:
     """A row per data set: cross-entropy, training and test error, as in Figure 3."""
-
-    def draw() -> Any:
-        plt = pyplot()
-        figure, axes = plt.subplots(
-            len(races), len(METRICS), figsize=(10, 2.6 * len(races)),
-            layout="constrained", squeeze=False,
-        )  # fmt: skip
-        for row, (data, one) in zip(axes, races.items(), strict=True):
-            for ax, (name, label) in zip(row, METRICS.items(), strict=True):
-                _draw(ax, one, name, label)
-                ax.set_title(setting_name(data, dropout), fontsize=10)
-        for ax in axes[:-1].flat:
-            ax.set_xlabel("")
-        figure.legend(
-            *axes[0][0].get_legend_handles_labels(),
-            loc="outside lower center", ncols=4, frameon=False, fontsize=8,
-        )  # fmt: skip
-        return figure
-
     largest = max(one.apart(PATHSGD, PATHSGD_UNBALANCED, "train_loss") for one in races.values())
-    ends = "; ".join(f"{NAMES[data]}: {_ends(one, 'test_error')}" for data, one in races.items())
+    ends = "; ".join(
+        f"{NAMES[data]}: {learning_ends(_lines(one), 'test_error')}" for data, one in races.items()
+    )
     return Figure(
         "curves-dropout" if dropout else "curves",
-        draw,
+        lambda: draw_panels(
+            [
+                [_panel(one, name, setting_name(data, dropout)) for name in METRICS]
+                for data, one in races.items()
+            ],
+            (10, 2.6 * len(races)),
+            legend=4,
+            share_x=True,
+        ),
         f"Cross-entropy, training error and test error over epochs, "
-        f"{f'with dropout {dropout:g}' if dropout else 'without dropout'}. Means over seeds, in "
-        "bands of one standard deviation; a curve breaks off where a training diverged. Path-SGD's "
+        f"{f'with dropout {dropout:g}' if dropout else 'without dropout'}. {BANDS}; a curve "
+        "breaks off where a training diverged. Path-SGD's "
         f"is that from balanced weights; from unbalanced ones its cross-entropy differs by "
         f"{largest:.2g} at most. The thin black curves are controls.",
         f"A row of three panels per data set. Test errors (%): {ends}.",
@@ -189,35 +186,28 @@ def race_figure(races: Mapping[str, Race], dropout: float) -> Figure:
 
 def race_block(key: tuple[str, float], one: Race, name: str) -> Curves:
     """A metric over epochs, for the web page; seven curves."""
-    arms = (*PAPER, *CONTROLS)
-    return Curves(
-        tuple(learning_curve(arm, one.outcomes[arm], name) for arm in arms),
-        "epoch",
-        METRICS[name],
-        f"{setting_name(*key)}: {METRICS[name]} over epochs; mean over seeds, in a band of one "
-        "standard deviation.",
-        f"{_ends(one, name)}.",
-        file=f"{setting_name(*key)} {METRICS[name]}",
-    )
+    said = f"{setting_name(*key)}: {METRICS[name]} over epochs"
+    file = f"{setting_name(*key)} {METRICS[name]}"
+    return learning_block(_lines(one), name, METRICS[name], said, file=file)
 
 
-def _draw(ax: Any, one: Race, name: str, label: str) -> None:
-    curves = [learning_curve(arm, one.outcomes[arm], name) for arm in PAPER]
-    controls = [learning_curve(arm, one.outcomes[arm], name) for arm in CONTROLS]
+def _panel(one: Race, name: str, title: str) -> Panel:
+    curves = learning_curves(_lines(one, PAPER), name)
+    controls = learning_curves(_lines(one, CONTROLS), name)
     log = name == "train_loss"
-    draw_curves(ax, curves, "epoch", label, log_y=log)
-    for curve in controls:
-        ax.plot(
-            curve.x, curve.y,
-            color=INK, linewidth=0.9, linestyle=DASHES[curve.name], label=curve.name,
-        )  # fmt: skip
-    if log:
-        show_from(ax, curves, 1)
-        top = 1.3 * curves[0].y[0]  # of the first loss: what goes far above comes down again
-        if math.isfinite(top):
-            ax.set_ylim(top=min(top, ax.get_ylim()[1]))
+
+    def finish(ax: Any) -> None:
+        for curve in controls:
+            dashes = DASHES[curve.name]
+            ax.plot(curve.x, curve.y, color=INK, linewidth=0.9, linestyle=dashes, label=curve.name)
+        if log:
+            show_from(ax, curves, 1)
+            top = 1.3 * curves[0].y[0]  # of the first loss: what goes far above comes down again
+            if math.isfinite(top):
+                ax.set_ylim(top=min(top, ax.get_ylim()[1]))
+
+    return Panel(curves, "epoch", METRICS[name], title, log_y=log, finish=finish)
 
 
-def _ends(one: Race, name: str) -> str:
-    found = {arm: one.sample(arm, name) for arm in (*PAPER, *CONTROLS)}
-    return ", ".join(f"{arm} ends at {sample}" for arm, sample in found.items())
+def _lines(one: Race, arms: tuple[str, ...] = (*PAPER, *CONTROLS)) -> Lines:
+    return {arm: one.outcomes[arm] for arm in arms}

@@ -1,69 +1,27 @@
-"""What happens to training and test error as a network grows: samples, claims, words, pictures."""
+"""What happens to training and test error as a network grows, in claims and words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from pathspace.experiments.reproduce.figures import Figure, draw_curves, sample_curve
 from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.neyshabur2017.naming import NAMES
-from pathspace.experiments.reproduce.statistics import (
-    Difference,
-    Sample,
-    metric,
-    paired_difference,
+from pathspace.experiments.reproduce.neyshabur2017.growth import (
+    CONVERGENCE,
+    EARLY,
+    RULES,
+    TRAINING,
+    Sweep,
 )
-from pathspace.experiments.training import Outcome
-from pathspace.page import Curve, Curves, DataTable
-from pathspace.plot.backend import pyplot
-from pathspace.summary.metrics import value
-from pathspace.tables import Column, Row, Table
+from pathspace.experiments.reproduce.neyshabur2017.naming import NAMES
+from pathspace.experiments.reproduce.neyshabur2017.sizeviews import (
+    size_block,
+    size_figure,
+    size_table,
+)
+from pathspace.experiments.reproduce.statistics import Difference
 
-TRAINING = "training error"
-CONVERGENCE = "test error at convergence"
-ZERO = "test error at zero training error"
-EARLY = "test error with early stopping"
-RULES = (CONVERGENCE, ZERO, EARLY)
 ENOUGH = 32  # units that give zero training error on MNIST, section 2
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """Trainings of one data set over widths.
-
-    Attributes:
-        per_unit: weights of a hidden unit: inputs and classes.
-        outcomes: by width, in the order of the seeds.
-    """
-
-    per_unit: int
-    outcomes: Mapping[int, list[Outcome]]
-
-    @property
-    def widths(self) -> list[int]:
-        """The widths, in their order."""
-        return sorted(self.outcomes)
-
-    def sample(self, width: int, curve: str) -> Sample:
-        """One of the errors in percent, by seed; NaN where a rule was never met."""
-        outcomes = self.outcomes[width]
-        if curve == ZERO:
-            return Sample(tuple(map(_at_zero, outcomes)))
-        name = "train_error" if curve == TRAINING else "test_error"
-        return metric(outcomes, name, "best" if curve == EARLY else "final")
-
-    def change(self, start: int, curve: str) -> Difference:
-        """From that width to the largest."""
-        return paired_difference(self.sample(self.widths[-1], curve), self.sample(start, curve))
-
-    @property
-    def enough(self) -> int | None:
-        """The least width with which all seeds reach zero training error."""
-        fitting = (width for width in self.widths if not self.sample(width, ZERO).diverged)
-        return next(fitting, None)
 
 
 def effect_of_size(sweeps: Mapping[str, Sweep]) -> Findings:
@@ -71,9 +29,9 @@ def effect_of_size(sweeps: Mapping[str, Sweep]) -> Findings:
     return Findings(
         claims=tuple(claim for data, sweep in sweeps.items() for claim in _claims(data, sweep)),
         statements=tuple(text for data, one in sweeps.items() for text in _statements(data, one)),
-        figures=(_figure(sweeps),),
-        tables=(_table(sweeps),),
-        blocks=tuple(_block(data, sweep) for data, sweep in sweeps.items()),
+        figures=(size_figure(sweeps),),
+        tables=(size_table(sweeps),),
+        blocks=tuple(size_block(data, sweep) for data, sweep in sweeps.items()),
         deviations=("No optimizers are compared here, so there is nothing to be controlled for.",),
     )
 
@@ -149,105 +107,3 @@ def _of_the_largest(name: str, sweep: Sweep) -> str:
         f"{largest * sweep.per_unit:,} weights, is {sweep.sample(largest, CONVERGENCE)} % "
         f"({where}); with early stopping {sweep.sample(largest, EARLY)} %."
     )
-
-
-# Tables and figures ------------------------------------------------------------------------------
-
-
-def _curves(sweep: Sweep) -> list[Curve]:
-    return [
-        sample_curve(curve, sweep.widths, [sweep.sample(width, curve) for width in sweep.widths])
-        for curve in (TRAINING, *RULES)
-    ]
-
-
-def _ends(curves: list[Curve]) -> str:
-    """The first and the last point of each curve that has any."""
-    known = {c.name: [y for y in c.y if math.isfinite(y)] for c in curves}
-    return ", ".join(f"{name} from {y[0]:.3g} to {y[-1]:.3g}" for name, y in known.items() if y)
-
-
-def _block(data: str, sweep: Sweep) -> Curves:
-    curves = _curves(sweep)
-    return Curves(
-        tuple(curves),
-        "hidden units, H",
-        "error (%)",
-        f"{NAMES[data]}: errors against the number of hidden units; mean over seeds, in a band of "
-        "one standard deviation. A rule that some seed never met has no point.",
-        f"From the least to the largest width, {_ends(curves)}.",
-        log_x=True,
-        file=f"errors by width {data}",
-    )
-
-
-def _figure(sweeps: Mapping[str, Sweep]) -> Figure:
-    def draw() -> Any:
-        plt = pyplot()
-        figure, axes = plt.subplots(
-            1, len(sweeps), figsize=(9, 3.9), layout="constrained", squeeze=False
-        )
-        for ax, (data, sweep) in zip(axes[0], sweeps.items(), strict=True):
-            draw_curves(
-                ax, _curves(sweep), "hidden units, H", "error (%)", log_x=True, markers=True
-            )
-            ax.set_xticks(sweep.widths, [str(width) for width in sweep.widths], fontsize=8)
-            ax.minorticks_off()
-            if sweep.enough is not None:
-                ax.axvline(sweep.enough, color="#333333", linewidth=0.8, linestyle=":")
-            ax.set_ylim(bottom=0)
-            ax.set_title(NAMES[data], fontsize=10)
-        figure.legend(
-            *axes[0][0].get_legend_handles_labels(),
-            loc="outside lower center", ncols=2, frameon=False, fontsize=8,
-        )  # fmt: skip
-        return figure
-
-    said = "; ".join(f"{NAMES[data]}: {_ends(_curves(one))}" for data, one in sweeps.items())
-    return Figure(
-        "errors",
-        draw,
-        "Training error, and test error by three rules of when to stop, against the number of "
-        "hidden units. Means over seeds, in bands of one standard deviation; the dotted line is "
-        "the least width with zero training error for all seeds. Test errors at zero training "
-        "error are shown where all seeds reach it.",
-        f"From the least to the largest width, in percent: {said}.",
-    )
-
-
-def _table(sweeps: Mapping[str, Sweep]) -> DataTable:
-    curves = (TRAINING, *RULES)
-    columns = (
-        Column("H", number=True),
-        Column("weights", number=True),
-        *(Column(f"{curve} (%)", number=True) for curve in curves),
-        Column("epochs", number=True),
-    )
-    rows, records = [], []
-    for data, sweep in sweeps.items():
-        for width in sweep.widths:
-            weights = width * sweep.per_unit
-            found = {curve: sweep.sample(width, curve) for curve in curves}
-            epochs = Sample(tuple(float(one.final["epoch"]) for one in sweep.outcomes[width]))
-            cells = [_cell(curve, sample) for curve, sample in found.items()]
-            rows.append(Row((str(width), f"{weights:,}", *cells, str(epochs)), NAMES[data]))
-            records += [
-                {"data": data, "H": width, "weights": weights, "curve": curve,
-                 **sample.record}
-                for curve, sample in found.items()
-            ]  # fmt: skip
-    caption = "Mean ± standard deviation over seeds."
-    table = Table("Errors at every width", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "errors by width")
-
-
-def _cell(curve: str, sample: Sample) -> str:
-    if curve == ZERO and sample.diverged:
-        return f"reached by {len(sample) - sample.diverged} of {len(sample)}"
-    return str(sample)
-
-
-def _at_zero(outcome: Outcome) -> float:
-    """The test error when the training error is zero for the first time."""
-    rows = (row for row in outcome.curves if row.get("train_error") == 0)
-    return value(next(rows, None), "test_error")

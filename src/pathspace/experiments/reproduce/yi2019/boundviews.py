@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pathspace.experiments.reproduce.figures import Figure, draw_curves
+from pathspace.experiments.reproduce.figures import Figure
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
 from pathspace.experiments.reproduce.statistics import Sample
 from pathspace.experiments.reproduce.yi2019.checkpoints import Checkpoint, Course
 from pathspace.page import Curve, DataTable, mean_curve
-from pathspace.plot.backend import pyplot
 from pathspace.tables import Column, Row, Table
 
 EQUATION8: dict[str, Callable[[Checkpoint], float]] = {
@@ -32,37 +32,36 @@ THEOREM51: dict[str, Callable[[Checkpoint], float]] = {
 def bounds_figure(courses: Sequence[Course]) -> Figure:
     """A row per start: Eq. (8) left, Theorem 5.1 right."""
 
+    def row(course: Course) -> list[Panel]:
+        def vacuous(ax: Any) -> None:
+            ax.axhline(100, color="#333333", linewidth=0.8, linestyle=":")
+
+        title = f"{{}}, from {course.start}"
+        look: dict[str, Any] = {"log_x": True, "markers": True}
+        return [
+            Panel(
+                _curves(course, EQUATION8),
+                "steps",
+                "error (%)",
+                title.format("Eq. (8)"),
+                finish=vacuous,
+                **look,
+            ),
+            Panel(
+                _curves(course, THEOREM51), "steps", "log₁₀", title.format("Theorem 5.1"), **look
+            ),
+        ]
+
     def draw() -> Any:
-        rows = len(courses)
-        figure, axes = pyplot().subplots(
-            rows,
-            2,
-            figsize=(10, 0.6 + 3.3 * rows),
-            layout="constrained",
-            sharex=True,
-            squeeze=False,
+        count = len(courses)
+        figure = draw_panels(
+            [row(course) for course in courses], (10, 0.6 + 3.3 * count), share_x=True, legend=None
         )
-        for line, course in zip(axes, courses, strict=True):
-            draw_curves(
-                line[0], _curves(course, EQUATION8), "steps", "error (%)", log_x=True, markers=True
-            )
-            line[0].axhline(100, color="#333333", linewidth=0.8, linestyle=":")
-            draw_curves(
-                line[1], _curves(course, THEOREM51), "steps", "log₁₀", log_x=True, markers=True
-            )
-            for ax, what in zip(line, ("Eq. (8)", "Theorem 5.1"), strict=True):
-                ax.set_title(f"{what}, from {course.start}", fontsize=10)
-        for ax in axes[-1]:
+        for ax in figure.axes[-2:]:  # both columns have other curves
             ax.legend(
-                frameon=False,
-                fontsize=8,
-                ncols=2,
-                loc="upper center",
-                bbox_to_anchor=(0.5, -0.17),
-                columnspacing=1.0,
-            )
-        for ax in axes[:-1].flat:
-            ax.set_xlabel("")
+                frameon=False, fontsize=8, ncols=2, columnspacing=1.0,
+                loc="upper center", bbox_to_anchor=(0.5, -0.17),
+            )  # fmt: skip
         return figure
 
     return Figure(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pathspace.experiments.executors import Result
-from pathspace.experiments.reproduce.figures import Figure, draw_curves
+from pathspace.experiments.reproduce.figures import Figure
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
 from pathspace.experiments.reproduce.statistics import Sample
-from pathspace.experiments.reproduce.yi2019.measuring import KINDS, SPACES, Effort
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES, Effort
 from pathspace.experiments.reproduce.yi2019.pairs import measure_name
 from pathspace.page import DataTable, mean_curve
-from pathspace.plot.backend import pyplot
 from pathspace.tables import Column, Row, Table
 
 
@@ -137,17 +137,18 @@ def driven_figure(results: Sequence[Result], factors: Sequence[float]) -> Figure
             for kind in KINDS
         ]
 
-    def draw() -> Any:
-        figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
-        for ax, (space, name) in zip(axes, SPACES.items(), strict=True):
-            draw_curves(
-                ax, curves(space), "factor α of the first hidden layer",
-                "flatness / flatness at α = 1", log_x=True, log_y=True, markers=True,
-            )  # fmt: skip
-            ax.set_title(f"{name}-flatness", fontsize=10)
-        axes[1].set_ylabel("")
-        axes[1].legend(frameon=False)
-        return figure
+    panels = [
+        Panel(
+            curves(space),
+            "factor α of the first hidden layer",
+            "flatness / flatness at α = 1",
+            f"{name}-flatness",
+            log_x=True,
+            log_y=True,
+            markers=True,
+        )
+        for space, name in SPACES.items()
+    ]
 
     ends = {
         measure_name(space, kind): Sample(tuple(ratios(results, space, kind, min(factors))))
@@ -156,7 +157,7 @@ def driven_figure(results: Sequence[Result], factors: Sequence[float]) -> Figure
     }
     return Figure(
         "driven",
-        draw,
+        lambda: draw_panels([panels], (9, 3.6), share_y=True),
         "Theorem 3.2: flatness of one and the same function when its first hidden layer is "
         "rescaled by α, relative to that at α = 1. Left in basis-path space, right in the weights. "
         "Curves that do not move lie on top of each other. Means over seeds, in bands of one "

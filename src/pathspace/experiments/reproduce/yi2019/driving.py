@@ -24,19 +24,13 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pathspace.evaluation import Objective
-from pathspace.experiments.reproduce.yi2019.measuring import (
-    KINDS,
-    SPACES,
-    Effort,
-    change_of_outputs,
-)
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES, Effort, flatness_of
+from pathspace.experiments.reproduce.yi2019.measuring import change_of_outputs
 from pathspace.experiments.reproduce.yi2019.trained import Trained, trained
 from pathspace.experiments.training import Outcome
 from pathspace.flatness import WeightCoordinates
-from pathspace.flatness.coordinates import Space, unflat
+from pathspace.flatness.coordinates import unflat
 from pathspace.flatness.derivatives import quadratic_forms
-from pathspace.flatness.measure import flatness
-from pathspace.flatness.result import Kind
 from pathspace.rescaling import rescale, rescaling
 
 
@@ -70,25 +64,11 @@ def driven(
 
 
 def _all(one: Trained, how: Effort, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """In paths of largest weights: any will do, they only have to be the same."""
     found: dict[str, Any] = {"outputs": change_of_outputs(one, state)}
     for space in SPACES:
-        found[space] = {kind: _value(one, how, space, kind, state) for kind in KINDS}
+        found[space] = {kind: flatness_of(one, how, space, kind, state).value for kind in KINDS}
     return found
-
-
-def _value(
-    one: Trained, how: Effort, space: Space, kind: Kind, state: Mapping[str, Tensor]
-) -> float:
-    """The paths are those of largest weights: any will do, they only have to be the same."""
-    return flatness(
-        one.network,
-        cross_entropy,
-        one.data(how.images),
-        space=space,
-        kind=kind,
-        state=state,
-        **how.options(kind, space),
-    ).value
 
 
 def _layer(one: Trained, factor: float) -> Any:

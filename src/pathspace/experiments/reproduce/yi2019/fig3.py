@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathspace.experiments.executors import Result, compute
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
 from pathspace.experiments.reproduce.findings import Findings
+from pathspace.experiments.reproduce.yi2019.effort import Effort
 from pathspace.experiments.reproduce.yi2019.measuring import (
-    Effort,
     flatnesses,
     pictures,
     rescaled_flatnesses,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +11,15 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES, Effort, flatness_of
 from pathspace.experiments.reproduce.yi2019.trained import CHUNK, SKELETON, Trained, trained
 from pathspace.experiments.training import Outcome
 from pathspace.flatness import PathCoordinates
 from pathspace.flatness.coordinates import Space
-from pathspace.flatness.measure import flatness
 from pathspace.flatness.paths import KEPT
 from pathspace.flatness.result import Kind
-from pathspace.flatness.trace import Method
 from pathspace.landscape import Landscape, landscapes
 from pathspace.rescaling import random_rescaling, rescale
-
-KINDS: tuple[Kind, ...] = ("ball", "trace", "expected")
-SPACES: dict[Space, str] = {"paths": "PSI", "weights": "weight"}
-Values = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by space and kind: value, error, loss
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How flatness is measured.
-
-    Attributes:
-        images: training images that it is measured on.
-        epsilon: radius of the ball of basis-path values.
-        sigma: standard deviation of the perturbations of the expected flatness, of these values.
-        restarts: of the search in the ball.
-        steps: gradients of each.
-        probes: Hessian-vector products for the trace, at most.
-        pairs: perturbations u and −u for the expected flatness, at most.
-        method: of the trace.
-        weight_epsilon: radius of the ball of weights.
-        weight_sigma: standard deviation of perturbations of weights.
-    """
-
-    images: int
-    epsilon: float
-    sigma: float
-    restarts: int = 2
-    steps: int = 12
-    probes: int = 30
-    pairs: int = 16
-    method: Method = "auto"
-    weight_epsilon: float = 0.05
-    weight_sigma: float = 0.01
-
-    def options(self, kind: Kind, space: Space) -> dict[str, Any]:
-        """Of :func:`pathspace.flatness.flatness`."""
-        paths = space == "paths"
-        if kind == "ball":
-            epsilon = self.epsilon if paths else self.weight_epsilon
-            return {"epsilon": epsilon, "restarts": self.restarts, "steps": self.steps}
-        if kind == "trace":
-            return {"max_probes": self.probes, "method": self.method}
-        sigma = self.sigma if paths else self.weight_sigma
-        return {"sigma": sigma, "max_pairs": self.pairs}
 
 
 def flatnesses(
@@ -218,16 +172,7 @@ def _values(
 def _value(
     one: Trained, effort: Effort, space: Space, kind: Kind, state: Mapping[str, Tensor] | None
 ) -> dict[str, Any]:
-    found = flatness(
-        one.network,
-        cross_entropy,
-        one.data(effort.images),
-        space=space,
-        kind=kind,
-        choice=SKELETON,
-        state=state,
-        **effort.options(kind, space),
-    )
+    found = flatness_of(one, effort, space, kind, state, choice=SKELETON)
     return {
         "value": found.value,
         "error": found.standard_error,

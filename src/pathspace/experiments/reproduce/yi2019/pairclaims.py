@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from pathspace.experiments.executors import Result
-from pathspace.experiments.reproduce.findings import Claim
-from pathspace.experiments.reproduce.statistics import (
-    Sample,
-    SignTest,
-    metric,
-    paired_difference,
-)
-from pathspace.experiments.reproduce.yi2019.measuring import KINDS, SPACES
+from pathspace.experiments.reproduce.findings import Claim, directed_claim
+from pathspace.experiments.reproduce.signs import SignTest
+from pathspace.experiments.reproduce.statistics import Sample, accuracy, metric, paired_difference
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES
 from pathspace.experiments.reproduce.yi2019.pairs import (
     MEASURES,
     WEIGHT,
@@ -32,8 +28,7 @@ Trained: TypeAlias = Sequence[tuple[Outcome, Outcome]]
 
 def accuracies_of(trained: Trained) -> tuple[Sample, Sample]:
     """Test accuracies (%) of small and large batch."""
-    errors = [metric([pair[k] for pair in trained], "test_error") for k in (0, 1)]
-    small, large = (Sample(tuple(100 - value for value in one.values)) for one in errors)
+    small, large = (accuracy([pair[k] for pair in trained]) for k in (0, 1))
     return small, large
 
 
@@ -50,7 +45,7 @@ def accuracy_claims(
             Claim(f"test accuracy (%), {name}", paper, ours, group=group, digits=4)
             for name, paper, ours in zip(names, ACCURACY, accuracies, strict=True)
         ),
-        Claim("test accuracy, small − large batch", "above 0", gap, gap.verdict("above 0"), group),
+        directed_claim("test accuracy, small − large batch", "above 0", gap, group),
         *(
             Claim(f"training loss, {name}", "below 0.001", loss, _below(loss, 0.001), group)
             for name, loss in zip(names, losses, strict=True)

@@ -8,15 +8,10 @@ from dataclasses import dataclass
 
 from pathspace.experiments.data.errors import require
 from pathspace.experiments.executors import Result
-from pathspace.experiments.reproduce.statistics import (
-    Difference,
-    Sample,
-    SignTest,
-    metric,
-    paired_difference,
-    sign_test,
-)
-from pathspace.experiments.reproduce.yi2019.measuring import KINDS, SPACES, picture_of
+from pathspace.experiments.reproduce.signs import SignTest, sign_test
+from pathspace.experiments.reproduce.statistics import Difference, Sample, metric, paired_difference
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES
+from pathspace.experiments.reproduce.yi2019.measuring import picture_of
 from pathspace.experiments.training import Outcome
 from pathspace.landscape import Landscape
 

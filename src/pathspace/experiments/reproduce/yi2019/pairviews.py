@@ -8,7 +8,7 @@ from typing import Any
 
 from pathspace.experiments.executors import Result
 from pathspace.experiments.reproduce.figures import Figure
-from pathspace.experiments.reproduce.yi2019.measuring import KINDS, SPACES, Effort
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES, Effort
 from pathspace.experiments.reproduce.yi2019.pairs import (
     HEIGHT,
     MEASURES,

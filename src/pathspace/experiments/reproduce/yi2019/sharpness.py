@@ -7,13 +7,9 @@ from collections.abc import Sequence
 
 from pathspace.experiments.executors import Result
 from pathspace.experiments.reproduce.findings import Findings
-from pathspace.experiments.reproduce.statistics import (
-    Sample,
-    metric,
-    paired_difference,
-    sign_test,
-)
-from pathspace.experiments.reproduce.yi2019.measuring import KINDS, Effort
+from pathspace.experiments.reproduce.signs import sign_test
+from pathspace.experiments.reproduce.statistics import Sample, metric, paired_difference
+from pathspace.experiments.reproduce.yi2019.effort import KINDS, Effort
 from pathspace.experiments.reproduce.yi2019.pairclaims import (
     SURE,
     Trained,

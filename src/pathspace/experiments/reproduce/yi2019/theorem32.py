@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pathspace.experiments.executors import Result, compute
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
 from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.statistics import Sample
+from pathspace.experiments.reproduce.yi2019.drivenclaims import driven_claims, driven_statements
 from pathspace.experiments.reproduce.yi2019.drivenviews import (
-    change_of_function,
-    constant_in_ball,
     driven_figure,
-    equation_error,
-    largest_change,
     layer_table,
-    ratios,
     unit_table,
 )
 from pathspace.experiments.reproduce.yi2019.driving import driven
-from pathspace.experiments.reproduce.yi2019.measuring import KINDS, SPACES, Effort
-from pathspace.experiments.reproduce.yi2019.pairs import measure_name
+from pathspace.experiments.reproduce.yi2019.effort import Effort
 from pathspace.experiments.training import Trial
 
 
@@ -76,8 +69,8 @@ def plan(settings: Settings) -> Plan[Findings]:
             deviations=_deviations(settings),
         )
     return Findings(
-        claims=tuple(_claims(results, settings)),
-        statements=tuple(_statements(results, settings)),
+        claims=tuple(driven_claims(results, settings.factors)),
+        statements=tuple(driven_statements(results, settings.factors)),
         figures=(driven_figure(results, settings.factors),),
         tables=(
             layer_table(results, settings.factors, settings.effort),
@@ -85,76 +78,6 @@ def plan(settings: Settings) -> Plan[Findings]:
         ),
         deviations=_deviations(settings),
     )
-
-
-# Claims and words --------------------------------------------------------------------------------
-
-
-def _claims(results: Sequence[Result], settings: Settings) -> list[Claim]:
-    least = min(settings.factors)
-    claims = []
-    for space in SPACES:
-        for kind in KINDS:
-            sample = Sample(tuple(ratios(results, space, kind, least)))
-            above = all(value > 1.5 for value in sample.values)
-            claims.append(
-                Claim(
-                    f"{measure_name(space, kind)}, times",
-                    1.0 if space == "paths" else "any size",
-                    sample,
-                    "" if space == "paths" else ("seen" if above else "not seen"),
-                    f"Theorems 3.2 and 4.1: first hidden layer rescaled by α = {least:g}",
-                )
-            )
-    proof = constant_in_ball(results)
-    group = "Proof of Theorem 3.2"
-    return [
-        *claims,
-        Claim(
-            "Eq. (6), one unit: largest relative error of the trace",
-            0.0,
-            equation_error(results),
-            group=group,
-            digits=3,
-        ),
-        Claim(
-            "ball with the proof's factors: flatness found",
-            "at least the constant function's",
-            Sample(tuple(found for found, _ in proof)),
-            "seen" if all(found >= 0.99 * said for found, said in proof) else "not found",
-            group,
-        ),
-        Claim(
-            "the same of the constant function in that ball",
-            "a lower bound",
-            Sample(tuple(said for _, said in proof)),
-            group=group,
-        ),
-    ]
-
-
-def _statements(results: Sequence[Result], settings: Settings) -> list[str]:
-    least = min(settings.factors)
-    grown = ", ".join(
-        f"{kind} {Sample(tuple(ratios(results, 'weights', kind, least)))}" for kind in KINDS
-    )
-    change = largest_change(results, settings.factors, "paths")
-    psi = "stays" if change < 1e-6 else "moves"
-    proof = constant_in_ball(results)
-    held = sum(found >= 0.99 * said for found, said in proof)
-    return [
-        f"With the weights into the first hidden layer times α = {least:g} and those out of it "
-        f"divided by it, outputs change by at most {change_of_function(results):.1g} (relative), "
-        f"and the weight flatnesses are multiplied by: {grown} ({len(results)} seeds).",
-        f"PSI-flatness {psi}: over all α, all three kinds and all seeds the largest relative "
-        f"change is {change:.1g}.",
-        f"Eq. (6) gives the trace after rescaling one unit to within {equation_error(results):.1g}"
-        " (relative), from the blocks of the Hessian before it.",
-        "With the factors of the proof the ball holds a constant function, whose rise of the loss "
-        f"is {Sample(tuple(said for _, said in proof))} over 1 + loss; the search finds "
-        f"{Sample(tuple(found for found, _ in proof))}, at least as much in {held} of {len(proof)} "
-        "seeds (it is a lower bound of the maximum, found by gradient ascent).",
-    ]
 
 
 def _deviations(settings: Settings) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import fmean
 
-from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
 from pathspace.experiments.reproduce.statistics import metric
 from pathspace.experiments.reproduce.zheng2019.recommendationviews import (
     curves_block,
@@ -47,7 +47,7 @@ def _claims(found: Recommendations) -> Iterable[Claim]:
                 gain = found.gain(factors, other, name)
                 group = f"Figure 3: {label}@10, basis-path penalty − other"
                 what = f"{other}, {factors} factors"
-                yield Claim(what, "above 0", gain, gain.verdict("above 0"), group)
+                yield directed_claim(what, "above 0", gain, group)
 
 
 def _statements(found: Recommendations) -> Iterable[str]:

@@ -9,9 +9,17 @@ spectral norm  :math:`\prod_i h_i \|W_i\|_\sigma^2`
 BP measure     :math:`\Phi(\gamma; d, H, L)` of the basis-path norm γ without the output layer
 ============== =====================================================================================
 
-and each of them divided by the square of the margin, the 5th percentile over the training set. So
-they are given by the source whose experiments the paper follows (Neyshabur, Bhojanapalli,
-McAllester and Srebro 2017, "Exploring generalization in deep learning"); Φ is Eq. (4).
+and each of them divided by the square of the margin, the 5th percentile over the training set.
+
+What of this is in the papers: Φ is Eq. (4) of Zheng et al., and Ω is defined in their section
+"Preliminaries" as in Eq. (5) of Neyshabur et al. (2017, Path-SGD) with p = 2. Of the others, Zheng
+et al. print no formula. Their "Empirical Verification" names the sources (weight norm: Evgeniou,
+Pontil and Poggio 2000; spectral norm: Bartlett, Foster and Telgarsky 2017), says that the settings
+are those of "Neyshabur et al. 2017", and speaks of ":math:`\Pi_i h_i` in spectral norm", the factor
+that is here too. That this source is Neyshabur, Bhojanapalli, McAllester and Srebro, "Exploring
+generalization in deep learning", and the form of both norms with their factors, are our reading and
+not checked against its text. Its published code takes the same percentile of margins, and the
+products of both norms without 4 and :math:`h_i`.
 """
 
 from __future__ import annotations

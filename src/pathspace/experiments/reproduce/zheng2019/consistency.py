@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pathspace.experiments.reproduce.findings import Claim, Findings
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
 from pathspace.experiments.reproduce.statistics import Direction
 from pathspace.experiments.reproduce.zheng2019.capacity import (
     BP,
@@ -72,13 +72,13 @@ def _claims(networks: Networks, correlations: Correlations) -> Iterable[Claim]:
         for measure in PLOTTED if sweep == LABELS else (BP,):
             found = correlations[over_margin(measure), sweep.name]
             what = f"{over_margin(measure)}, τ with the gap"
-            yield Claim(what, "above 0", str(found), found.verdict("above 0"), group)
+            yield directed_claim(what, "above 0", found, group)
     for scope in (WIDTH.name, DEPTH.name, POOLED):
         for other in PLOTTED[1:]:
             found = networks.advantage(over_margin(BP), over_margin(other), scope)
             group = "τ with the gap: BP measure − other, both divided by the squared margin"
             what = f"{other}, {over(scope)}"
-            yield Claim(what, "above 0", str(found), found.verdict("above 0"), group)
+            yield directed_claim(what, "above 0", found, group)
 
 
 def _fitting(networks: Networks, sweep: Sweep, group: str) -> Claim:
@@ -127,7 +127,7 @@ def _trends(networks: Networks, sweep: Sweep, group: str) -> Iterable[Claim]:
         name = None if measure is None else over_margin(measure)
         found = networks.trend(sweep.name, name)
         what = f"{name or 'test error'}, τ with the {_varied(sweep)}"
-        yield Claim(what, direction, str(found), found.verdict(direction), group)
+        yield directed_claim(what, direction, found, group)
 
 
 def _place(place: int | None) -> float | str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
-from pathspace.experiments.reproduce.statistics import LEVEL, Direction
+from pathspace.experiments.reproduce.statistics import LEVEL, Direction, verdict_of
 
 DRAWS = 2000
 
@@ -32,6 +32,11 @@ class Correlation:
     models: int
     configurations: int
 
+    @property
+    def record(self) -> dict[str, float]:
+        """All of it, for tables of data."""
+        return asdict(self)
+
     def __str__(self) -> str:
         """The correlation and, in brackets, the interval.
 
@@ -46,10 +51,7 @@ class Correlation:
 
     def verdict(self, claim: Direction) -> str:
         """Whether the whole interval is on the claimed side of 0 (seen), the other, or neither."""
-        below, above = self.high < 0, self.low > 0  # False for NaN
-        if not (below or above):
-            return "undecided"
-        return "seen" if below == (claim == "below 0") else "contrary"
+        return verdict_of(self.low, self.high, claim)
 
 
 def kendall(

@@ -127,9 +127,17 @@ def _deviations(settings: Settings) -> tuple[str, ...]:
         f"A training ends at the first evaluation (every {settings.evaluate_every} epochs) without "
         f"training errors, or after {settings.epochs} epochs; the first statement says which did "
         "not get there.",
-        "Weight norm, spectral norm and margins are those of Neyshabur, Bhojanapalli, McAllester "
-        "and Srebro (2017), whose settings the paper says it follows; the path norm is the paper's "
-        "own Ω. Figures divide all four by the squared margin; tables have both forms.",
+        "The path norm is Ω² with the paper's own Ω, and the BP measure its Eq. (4). For weight "
+        "norm and spectral norm the paper prints no formula: here they are ∏ 4‖Wᵢ‖² (Frobenius) "
+        "and ∏ hᵢ‖Wᵢ‖² (largest singular value). Of these the paper confirms the factors hᵢ only "
+        "(“the Πᵢhᵢ in spectral norm”); the rest is our recollection of Neyshabur, Bhojanapalli, "
+        "McAllester and Srebro (2017, “Exploring generalization in deep learning”), which we take "
+        "to be the source whose settings it follows, and is not checked against that text.",
+        "The paper does not speak of margins in its experiments. Figures divide all four measures "
+        "by the squared margin, the 5th percentile over the training set; tables have both forms. "
+        "The code published with that source (bneyshabur/generalization-bounds) takes the same "
+        "percentile, and divides products of the norms themselves by the margin, without the "
+        "factors 4 and hᵢ.",
         "How the paper puts curves of such different sizes into one panel is not said: here each "
         "is divided by its largest mean.",
         "Layers have no biases. Φ is for the network without its output layer, as in Theorem 2.",

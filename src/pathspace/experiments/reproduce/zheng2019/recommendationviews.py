@@ -7,11 +7,22 @@ from typing import Any
 
 from pathspace.experiments.reproduce.figures import (
     Figure,
-    draw_curves,
-    learning_curve,
+    Lines,
+    finish_axes,
+    learning_block,
+    learning_curves,
     sample_curve,
 )
+from pathspace.experiments.reproduce.panels import (
+    Panel,
+    draw_panels,
+    draw_points,
+    legend_below,
+    name_ticks,
+)
 from pathspace.experiments.reproduce.statistics import Difference, Sample
+from pathspace.experiments.reproduce.tables import Line, table_of
+from pathspace.experiments.reproduce.words import BANDS, IN_TABLES
 from pathspace.experiments.reproduce.zheng2019.recommending import (
     ARMS,
     BP,
@@ -21,8 +32,9 @@ from pathspace.experiments.reproduce.zheng2019.recommending import (
 from pathspace.experiments.training.ranking import TOP
 from pathspace.page import Curve, Curves, DataTable
 from pathspace.plot.backend import pyplot
-from pathspace.plot.measures import MARKERS, SERIES
-from pathspace.tables import Column, Row, Table
+from pathspace.tables import Column
+
+HR = "test_hr@10"
 
 # Tables ------------------------------------------------------------------------------------------
 
@@ -62,36 +74,44 @@ def _by_length(
     file: str,
 ) -> DataTable:
     """A number of arms (by how they are called) for every length of the list."""
-    heads = [f"{label}@K, {said}" for label in METRICS.values() for said in arms.values()]
-    rows, records = [], []
-    for factors in found.factors:
-        for k in TOP:
-            numbers = {
-                (name, arm): number(factors, arm, name, k) for name in METRICS for arm in arms
-            }
-            rows.append(Row((str(k), *map(str, numbers.values())), f"{factors} factors"))
-            records += [
-                {"factors": factors, "K": k, "metric": METRICS[name], "arm": arms[arm]} | one.record
-                for (name, arm), one in numbers.items()
-            ]
-    columns = (Column("K", number=True), *(Column(head, number=True) for head in heads))
-    return DataTable(Table(title, columns, tuple(rows)), caption, tuple(records), file)
+    cases = [(name, arm) for name in METRICS for arm in arms]
+    return table_of(
+        title,
+        [Column("K", number=True)],
+        {(METRICS[name], arms[arm]): f"{METRICS[name]}@K, {arms[arm]}" for name, arm in cases},
+        [
+            Line(
+                (str(k),),
+                {(METRICS[name], arms[arm]): number(factors, arm, name, k) for name, arm in cases},
+                {"factors": factors, "K": k},
+                f"{factors} factors",
+            )
+            for factors in found.factors
+            for k in TOP
+        ],
+        caption,
+        across=("metric", "arm"),
+        file=file,
+    )
 
 
 def lambdas_table(found: Recommendations) -> DataTable:
     """HR@10 at every λ, while it was chosen."""
-    columns = (Column("arm"), Column("λ", number=True), Column("HR@10", number=True),
-               Column("taken by"))  # fmt: skip
-    rows, records = [], []
+    lines = []
     for (factors, arm, lam), sample in found.tried.items():
-        halves = [k + 1 for k, taken in enumerate(found.chosen[factors, arm]) if taken == lam]
-        words = {0: "", 1: "one half of the users", 2: "both halves"}[len(halves)]
-        rows.append(Row((arm, f"{lam:g}", str(sample), words), f"{factors} factors"))
-        records.append({"factors": factors, "arm": arm, "λ": lam, "HR@10": sample.mean,
-                        "taken by": words})  # fmt: skip
-    caption = "HR@10 over all users at the end of the trainings by which λ was chosen."
-    table = Table("The choice of λ", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "lambdas")
+        halves = found.chosen[factors, arm].count(lam)
+        words = {0: "", 1: "one half of the users", 2: "both halves"}[halves]
+        about = {"factors": factors, "arm": arm, "λ": lam, "taken by": words}
+        lines.append(Line((arm, f"{lam:g}", words), {"HR@10": sample}, about, f"{factors} factors"))
+    return table_of(
+        "The choice of λ",
+        [Column("arm"), Column("λ", number=True), Column("taken by")],
+        {"HR@10": "HR@10"},
+        lines,
+        "HR@10 over all users at the end of the trainings by which λ was chosen.",
+        across="metric",
+        file="lambdas",
+    )
 
 
 # Figures -----------------------------------------------------------------------------------------
@@ -107,14 +127,17 @@ def figure_3(found: Recommendations) -> Figure:
             _factors_panel(ax, found, name, f"{label}@10")
             ax.set_title(f"({letter})", fontsize=10, loc="left")
         for ax, letter, (name, label) in zip(axes[2:], "cd", METRICS.items(), strict=True):
-            curves = [_top_curve(found, largest, arm, name) for arm in ARMS]
-            draw_curves(ax, curves, "K", f"{label}@K", markers=True)
-            ax.set_xticks(list(TOP))
-            ax.set_title(f"({letter}) {largest} factors", fontsize=10, loc="left")
-        figure.legend(
-            *axes[2].get_legend_handles_labels(),
-            loc="outside lower center", ncols=len(ARMS), frameon=False, fontsize=9,
-        )  # fmt: skip
+            title = f"({letter}) {largest} factors"
+            Panel(
+                _lengths(found, largest, name),
+                "K",
+                f"{label}@K",
+                title,
+                markers=True,
+                ticks=TOP,
+                title_at="left",
+            ).draw(ax)
+        legend_below(figure, axes[2], len(ARMS))
         return figure
 
     return Figure(
@@ -123,30 +146,21 @@ def figure_3(found: Recommendations) -> Figure:
         "HR@10 (a) and NDCG@10 (b) for each number of factors, with the standard deviation over "
         f"seeds; HR@K (c) and NDCG@K (d) over the length K of the list with {largest} factors, in "
         "bands of one standard deviation.",
-        "Four panels with one series per regularizer; the numbers are in the tables.",
+        f"Four panels with one series per regularizer; {IN_TABLES}",
     )
 
 
 def training_figure(found: Recommendations) -> Figure:
     """HR@10 over epochs, a panel per number of factors."""
-
-    def draw() -> Any:
-        count = len(found.factors)
-        figure, axes = pyplot().subplots(
-            1, count, figsize=(1.5 + 3.6 * count, 3.4), layout="constrained", squeeze=False,
-            sharey=True,
-        )  # fmt: skip
-        for ax, factors in zip(axes[0], found.factors, strict=True):
-            draw_curves(ax, _training_curves(found, factors), "epoch", "HR@10")
-            ax.set_title(f"{factors} factors", fontsize=10)
-        axes[0][0].legend(frameon=False, fontsize=8)
-        return figure
-
+    panels = [
+        Panel(learning_curves(_lines(found, factors), HR), "epoch", "HR@10", f"{factors} factors")
+        for factors in found.factors
+    ]
     return Figure(
         "training",
-        draw,
+        lambda: draw_panels([panels], (1.5 + 3.6 * len(panels), 3.8), legend=2, share_y=True),
         "HR@10 over all users during training, at the λ that the first half of the users chose: "
-        "whether it is stable at the end. Means over seeds, in bands of one standard deviation.",
+        f"whether it is stable at the end. {BANDS}.",
         "A panel per number of factors with one curve per regularizer.",
     )
 
@@ -154,45 +168,30 @@ def training_figure(found: Recommendations) -> Figure:
 def curves_block(found: Recommendations) -> Curves:
     """HR@10 over epochs with the largest number of factors, to zoom into."""
     factors = max(found.factors)
-    curves = _training_curves(found, factors)
-    return Curves(
-        curves,
-        "epoch",
-        "HR@10",
-        f"HR@10 over all users during training with {factors} factors: mean over seeds, in a band "
-        "of one standard deviation.",
-        "; ".join(f"{curve.name} ends at {curve.y[-1]:.3f}" for curve in curves if curve.y),
-        file="hit ratio",
-    )
+    said = f"HR@10 over all users during training with {factors} factors"
+    return learning_block(_lines(found, factors), HR, "HR@10", said, file="hit ratio")
 
 
-def _training_curves(found: Recommendations, factors: int) -> tuple[Curve, ...]:
-    return tuple(learning_curve(arm, found.outcomes[factors, arm], "test_hr@10") for arm in ARMS)
+def _lines(found: Recommendations, factors: int) -> Lines:
+    return {arm: found.outcomes[factors, arm] for arm in ARMS}
 
 
-def _top_curve(found: Recommendations, factors: int, arm: str, name: str) -> Curve:
-    return sample_curve(arm, list(TOP), [found.score(factors, arm, name, k) for k in TOP])
+def _lengths(found: Recommendations, factors: int, name: str) -> list[Curve]:
+    """A score over the length of the list, by arm."""
+    return [
+        sample_curve(arm, list(TOP), [found.score(factors, arm, name, k) for k in TOP])
+        for arm in ARMS
+    ]
 
 
 def _factors_panel(ax: Any, found: Recommendations, name: str, label: str) -> None:
     """A point per arm and number of factors, side by side, with its standard deviation."""
+    count = len(found.factors)
     for number, arm in enumerate(ARMS):
         samples = [found.score(factors, arm, name, TOP[-1]) for factors in found.factors]
-        curve = sample_curve(arm, range(len(found.factors)), samples)
-        ax.errorbar(
-            [x + 0.12 * (number - (len(ARMS) - 1) / 2) for x in curve.x],
-            curve.y,
-            yerr=[high - y for high, y in zip(curve.high, curve.y, strict=True)],
-            color=SERIES[number],
-            marker=MARKERS[number],
-            markersize=4.5,
-            capsize=2,
-            linewidth=1.2,
-        )
-    ax.set_xticks(range(len(found.factors)), [str(factors) for factors in found.factors])
-    ax.set_xlim(-0.5, len(found.factors) - 0.5)
-    ax.set_xlabel("factors")
-    ax.set_ylabel(label)
-    ax.grid(alpha=0.3)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+        places = [x + 0.12 * (number - (len(ARMS) - 1) / 2) for x in range(count)]
+        means, halves = [one.mean for one in samples], [one.deviation for one in samples]
+        draw_points(ax, number, places, means, halves, arm)
+    name_ticks(ax, range(count), [str(factors) for factors in found.factors])
+    ax.set_xlim(-0.5, count - 0.5)
+    finish_axes(ax, "factors", label)

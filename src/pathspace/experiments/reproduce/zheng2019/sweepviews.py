@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from pathspace.experiments.reproduce.figures import Figure, draw_curves, sample_curve
+from pathspace.experiments.reproduce.figures import Figure, finish_axes, sample_curve
+from pathspace.experiments.reproduce.panels import Panel, draw_panels
 from pathspace.experiments.reproduce.statistics import Sample
+from pathspace.experiments.reproduce.tables import Line, table_of
+from pathspace.experiments.reproduce.words import BANDS, IN_TABLES
 from pathspace.experiments.reproduce.zheng2019.capacity import (
     CAPACITIES,
     FLATNESS,
@@ -43,24 +47,26 @@ SHOWN = (*map(over_margin, PLOTTED), MARGIN, SIZE, *FLATNESS)  # in the figure o
 
 def correlations_table(correlations: Mapping[tuple[str, str], Correlation]) -> DataTable:
     """Kendall's τ of every measure with the gap, in every sweep and over all."""
-    columns = (Column("measure"), *(Column(_heading(scope), number=True) for scope in SAID))
-    rows, records = [], []
-    for group, measures in GROUPS.items():
-        for measure in measures:
-            found = {scope: correlations[measure, scope] for scope in SAID}
-            rows.append(Row((measure, *map(str, found.values())), group))
-            records += [
-                {"measure": measure, "networks": scope, "tau": one.tau, "low": one.low,
-                 "high": one.high, "models": one.models, "configurations": one.configurations}
-                for scope, one in found.items()
-            ]  # fmt: skip
-    caption = (
+    return table_of(
+        "Measures against the generalization gap",
+        [Column("measure")],
+        {scope: _heading(scope) for scope in SAID},
+        [
+            Line(
+                (measure,),
+                {scope: correlations[measure, scope] for scope in SAID},
+                {"measure": measure},
+                group,
+            )
+            for group, measures in GROUPS.items()
+            for measure in measures
+        ],
         "Kendall's τ between each measure and the gap, with 95 % bootstrap intervals over "
         "configurations. A measure of capacity should have τ near 1. A network that a measure "
-        "does not exist for is left out of its row; the data say how many there are."
+        "does not exist for is left out of its row; the data say how many there are.",
+        across="networks",
+        file="kendall",
     )
-    table = Table("Measures against the generalization gap", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "kendall")
 
 
 def networks_table(networks: Networks) -> DataTable:
@@ -101,63 +107,53 @@ def networks_table(networks: Networks) -> DataTable:
 def panels_figure(networks: Networks) -> Figure:
     """Errors above, relative measures below, a column per sweep: the paper's arrangement."""
 
+    def errors(sweep: Sweep) -> list[Curve]:
+        places = networks.by_sweep[sweep.name]
+        return [
+            _curve(word, {place: networks.sample(sweep.name, place, split) for place in places})
+            for split, word in (("train", "training error"), ("test", "test error"))
+        ]
+
+    def measures(sweep: Sweep) -> list[Curve]:
+        return [_curve(name, networks.relative(over_margin(name), sweep.name)) for name in PLOTTED]
+
+    def finish(ax: Any) -> None:
+        ax.set_ylim(-0.05, 1.25)
+
     def draw() -> Any:
-        figure, axes = pyplot().subplots(2, 3, figsize=(11, 6.2), layout="constrained")
-        for sweep, above, below in zip(SWEEPS, axes[0], axes[1], strict=True):
-            errors = [
-                _curve(f"{word} error", {
-                    place: networks.sample(sweep.name, place, split)
-                    for place in networks.by_sweep[sweep.name]
-                })
-                for split, word in (("train", "training"), ("test", "test"))
-            ]  # fmt: skip
-            draw_curves(above, errors, sweep.x, "error (%)", log_x=sweep.log_x, markers=True)
-            _finish(above, networks, sweep, 0)
-            curves = [
-                _curve(name, networks.relative(over_margin(name), sweep.name)) for name in PLOTTED
-            ]
-            draw_curves(
-                below, curves, sweep.x, "measure / largest", log_x=sweep.log_x, markers=True
-            )
-            _finish(below, networks, sweep, 1)
-            below.set_ylim(-0.05, 1.25)
-        axes[0][0].legend(frameon=False, fontsize=8)
-        axes[1][0].legend(frameon=False, fontsize=8)
+        above = [_panel(networks, sweep, 0, errors(sweep), "error (%)") for sweep in SWEEPS]
+        below = [
+            replace(_panel(networks, sweep, 1, measures(sweep), "measure / largest"), finish=finish)
+            for sweep in SWEEPS
+        ]
+        figure = draw_panels([above, below], (11, 6.2))
+        figure.axes[len(SWEEPS)].legend(frameon=False, fontsize=8)
         return figure
 
     return Figure(
         "figure-2",
         draw,
         "Training and test errors (top), and four capacity measures, each divided by the squared "
-        "margin and by its largest mean over the sweep (bottom). Means over seeds, in bands of one "
-        "standard deviation.",
-        "Six panels: errors and measures over random labels, widths and depths; the numbers are "
-        "in the tables.",
+        f"margin and by its largest mean over the sweep (bottom). {BANDS}.",
+        f"Six panels: errors and measures over random labels, widths and depths; {IN_TABLES}",
     )
 
 
 def logarithms_figure(networks: Networks) -> Figure:
     """The measures themselves, as logarithms, beside the gap."""
 
-    def draw() -> Any:
-        figure, axes = pyplot().subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-        for sweep, ax in zip(SWEEPS, axes, strict=True):
-            curves = [
-                _curve(name, networks.logarithms(over_margin(name), sweep.name)) for name in PLOTTED
-            ]
-            draw_curves(
-                ax, curves, sweep.x, "log₁₀ (measure / margin²)", log_x=sweep.log_x, markers=True
-            )
-            _finish(ax, networks, sweep, 1)
-        axes[0].legend(frameon=False, fontsize=8)
-        return figure
+    def panel(sweep: Sweep) -> Panel:
+        curves = [
+            _curve(name, networks.logarithms(over_margin(name), sweep.name)) for name in PLOTTED
+        ]
+        return _panel(networks, sweep, 1, curves, "log₁₀ (measure / margin²)")
 
     return Figure(
         "measures-log",
-        draw,
+        lambda: draw_panels([[panel(sweep) for sweep in SWEEPS]], (11, 3.6)),
         "The same four measures as decimal logarithms, not made relative: how far apart they are, "
-        "and what a linear scale hides. Means over seeds, in bands of one standard deviation.",
-        "Three panels, each with four curves of logarithms; the numbers are in the tables.",
+        f"and what a linear scale hides. {BANDS}.",
+        f"Three panels, each with four curves of logarithms; {IN_TABLES}",
     )
 
 
@@ -182,9 +178,7 @@ def correlations_figure(correlations: Mapping[tuple[str, str], Correlation]) -> 
             ax.axvline(0, color=INK, linewidth=0.8)
             ax.set_xlim(-1.08, 1.08)
             ax.set_title(_heading(scope), fontsize=10)
-            ax.set_xlabel("Kendall's τ")
-            ax.grid(alpha=0.3, axis="x")
-            ax.spines[["top", "right"]].set_visible(False)
+            finish_axes(ax, "Kendall's τ", "", grid="x")
         axes[0].set_yticks(places, SHOWN, fontsize=8)
         axes[0].invert_yaxis()
         return figure
@@ -207,12 +201,18 @@ def _curve(name: str, samples: Mapping[int, Sample]) -> Curve:
     return sample_curve(name, list(samples), list(samples.values()))
 
 
-def _finish(ax: Any, networks: Networks, sweep: Sweep, row: int) -> None:
-    """The panel's letter, and ticks where something was trained."""
-    places = list(networks.by_sweep[sweep.name])
-    ax.set_title(f"({sweep.panels[row]})", fontsize=10, loc="left")
-    ax.set_xticks(places, [f"{place}" for place in places], fontsize=8)
-    ax.minorticks_off()
+def _panel(networks: Networks, sweep: Sweep, row: int, curves: list[Curve], y: str) -> Panel:
+    """The panel with its letter, and ticks where something was trained."""
+    return Panel(
+        curves,
+        sweep.x,
+        y,
+        f"({sweep.panels[row]})",
+        log_x=sweep.log_x,
+        markers=True,
+        ticks=list(networks.by_sweep[sweep.name]),
+        title_at="left",
+    )
 
 
 def _heading(scope: str) -> str:

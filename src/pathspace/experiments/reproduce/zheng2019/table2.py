@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from pathspace.experiments.reproduce.cifar.figures import (
-    curves_figure,
-    gaps_figure,
-    lines_of,
-    loss_curves,
-)
+from pathspace.experiments.reproduce.cifar.figures import curves_figure
 from pathspace.experiments.reproduce.cifar.images import Case, Images, network_title
+from pathspace.experiments.reproduce.cifar.pages import REGULARIZERS, regularized_page
 from pathspace.experiments.reproduce.cifar.presets import PAPER_REGULARIZED, QUICK_REGULARIZED
 from pathspace.experiments.reproduce.cifar.regularizing import (
     GSGD_BPR,
@@ -23,25 +19,18 @@ from pathspace.experiments.reproduce.cifar.regularizing import (
     Regularization,
     regularizations,
 )
-from pathspace.experiments.reproduce.cifar.tables import gaps_table, levels_table, words_of
-from pathspace.experiments.reproduce.cifar.words import (
-    Question,
-    attribution,
-    edges,
-    lambda_edges,
-    regularizer_deviations,
-    unlearned,
-)
-from pathspace.experiments.reproduce.controls import GSGD, SGD, SGD_SKELETON, Rate
+from pathspace.experiments.reproduce.cifar.words import attribution, regularizer_deviations
+from pathspace.experiments.reproduce.controls import ARMS, GSGD, SGD, Rate, rate_words
 from pathspace.experiments.reproduce.experiment import Experiment, Plan, Preset
-from pathspace.experiments.reproduce.findings import Claim, Findings
-from pathspace.experiments.reproduce.meng2019.gaps import ARMS
+from pathspace.experiments.reproduce.findings import Claim, Findings, directed_claim
+from pathspace.experiments.reproduce.shares import FIELLER
 from pathspace.experiments.reproduce.statistics import Sample
+from pathspace.experiments.reproduce.tables import Line, table_of
+from pathspace.experiments.reproduce.words import BANDS
 from pathspace.page import DataTable
-from pathspace.tables import Column, Row, Table
+from pathspace.tables import Column
 
 LINES = (SGD, SGD_WD, SGD_BPR, GSGD, GSGD_BPR)  # the paper's, which calls G-SGD Q-SGD
-QUESTION = Question(GSGD_BPR, SGD_WD, SKELETON_WD, NORMALIZED_BPR)
 GAPS = {
     "SGD + WD − SGD": (SGD_WD, SGD),
     "SGD + BPR − SGD": (SGD_BPR, SGD),
@@ -72,107 +61,85 @@ COLUMNS = ("training error (%)", "test error (%)", "Δ (% points)")
 
 
 def plan(settings: Images) -> Plan[Findings]:
-    """The comparisons without regularizers, then λ, then the regularized arms."""
-    comparisons = yield from settings.comparisons()
-    found = yield from regularizations(settings, comparisons)
+    """All arms, with and without regularizers."""
+    found = yield from regularizations(settings)
     return findings(settings, found)
 
 
 def findings(settings: Images, found: Mapping[Case, Regularization]) -> Findings:
     """What the regularized trainings came to."""
-    words = words_of(settings.common)
-    comparisons = {case: one.comparison for case, one in found.items()}
-    rows = {case.title: lines_of(one, LINES, "common") for case, one in comparisons.items()}
-    shown = (*ARMS, *REGULARIZED)
-    return Findings(
-        claims=tuple(_claims(found)),
+    own = Findings(
+        claims=tuple(claim for case, one in found.items() for claim in _claims(case, one)),
         statements=(
             *(_effects(case, one) for case, one in found.items()),
             *(_ranking(case, one) for case, one in found.items()),
-            *(attribution(case, one, QUESTION) for case, one in comparisons.items()),
-            *unlearned(comparisons, shown),
-            *edges(comparisons, (SGD, SGD_SKELETON, GSGD)),
-            *lambda_edges(found),
+            *(attribution(case, one.comparison, REGULARIZERS) for case, one in found.items()),
         ),
         figures=(
             curves_figure(
                 "curves",
-                rows,
+                {case.title: one.comparison.lines(LINES, "common") for case, one in found.items()},
                 "Figure 4. Training loss and test accuracy over epochs, "
-                f"{words['common']}; means over seeds, in bands of one standard deviation.",
-            ),
-            gaps_figure(
-                comparisons,
-                GAPS,
-                "Differences of test errors: what regularizers and optimizers do. Paired over "
-                "seeds, with 95 % confidence intervals; below 0 is better.",
+                f"{rate_words(settings.common)['common']}. {BANDS}.",
             ),
         ),
-        tables=(
-            _errors_table(found, shown),
-            levels_table(comparisons, shown, {case: one.lambdas for case, one in found.items()}),
-            gaps_table(comparisons, GAPS),
-        ),
-        blocks=tuple(
-            loss_curves(case, lines_of(one, LINES, "common"), words["common"])
-            for case, one in comparisons.items()
-        ),
+        tables=(_errors_table(found),),
         deviations=(
             "The paper calls G-SGD Q-SGD. Its text does not give the training (it is in a "
             "supplement); it is taken from Meng et al., sections 11.4 and 11.5, with which Table 2 "
             "shares its numbers for SGD and G-SGD.",
             *settings.deviations(("cifar10",), None),
             *regularizer_deviations(settings),
+            FIELLER,
         ),
     )
+    said = "what regularizers and optimizers do"
+    return regularized_page(own, found, lines=LINES, gaps=GAPS, said=said)
 
 
-def _samples(one: Regularization, arm: str, rate: Rate) -> tuple[Sample, Sample, Sample]:
+def _samples(one: Regularization, arm: str, rate: Rate = "common") -> dict[str, Sample]:
     train, test = (one.comparison.sample(arm, n, rate) for n in ("train_error", "test_error"))
-    return train, test, one.generalization_gap(arm, rate)
+    return dict(zip(COLUMNS, (train, test, one.generalization_gap(arm, rate)), strict=True))
 
 
-def _errors_table(found: Mapping[Case, Regularization], arms: tuple[str, ...]) -> DataTable:
+def _errors_table(found: Mapping[Case, Regularization]) -> DataTable:
     """Table 2 for all arms, at the common rate."""
-    columns = (Column("algorithm"), *(Column(name, number=True) for name in COLUMNS))
-    rows, records = [], []
-    for case, one in found.items():
-        for arm in arms:
-            samples = _samples(one, arm, "common")
-            rows.append(Row((arm, *map(str, samples)), case.title))
-            records += [
-                {"network": case.network, "algorithm": arm, "quantity": name, **sample.record}
-                for name, sample in zip(COLUMNS, samples, strict=True)
-            ]  # fmt: skip
-    caption = (
+    return table_of(
+        "Table 2 for all arms",
+        [Column("algorithm")],
+        {name: name for name in COLUMNS},
+        [
+            Line(
+                (arm,),
+                _samples(one, arm),
+                {"network": case.network, "algorithm": arm},
+                case.title,
+            )
+            for case, one in found.items()
+            for arm in (*ARMS, *REGULARIZED)
+        ],
         "Errors at the end of training at the common rate, mean ± standard deviation over seeds; "
-        "Δ is the difference of test and training error."
+        "Δ is the difference of test and training error.",
+        across="quantity",
+        file="errors",
     )
-    table = Table("Table 2 for all arms", columns, tuple(rows))
-    return DataTable(table, caption, tuple(records), "errors")
 
 
 # Claims and words --------------------------------------------------------------------------------
 
 
-def _claims(found: Mapping[Case, Regularization]) -> list[Claim]:
-    claims = []
-    for case, one in found.items():
-        kind = "ResNet-34" if case.is_residual else "PlainNet-34"
-        same = network_title(case.network) == kind
-        group = f"Table 2: {case.title}, rate {one.comparison.common_rate:g}"
-        for arm in LINES:
-            printed = TABLE2[kind][arm]
-            for name, said, ours in zip(
-                COLUMNS, printed, _samples(one, arm, "common"), strict=True
-            ):
-                paper: float | str = float(said) if same else f"{said} ({kind})"
-                claims.append(Claim(f"{arm}, {name}", paper, ours, group=group, digits=3))
-        for gap in ("SGD + BPR − SGD", "SGD + BPR − SGD + WD", "G-SGD + BPR − SGD + BPR"):
-            found_gap = one.comparison.difference(*GAPS[gap], "test_error", "common")
-            what = f"{gap}, test error (% points)"
-            claims.append(Claim(what, "below 0", found_gap, found_gap.verdict("below 0"), group))
-    return claims
+def _claims(case: Case, one: Regularization) -> Iterable[Claim]:
+    kind = "ResNet-34" if case.is_residual else "PlainNet-34"
+    same = network_title(case.network) == kind
+    group = f"Table 2: {case.title}, rate {one.comparison.common_rate:g}"
+    for arm in LINES:
+        ours = _samples(one, arm)
+        for (name, sample), said in zip(ours.items(), TABLE2[kind][arm], strict=True):
+            paper: float | str = float(said) if same else f"{said} ({kind})"
+            yield Claim(f"{arm}, {name}", paper, sample, group=group, digits=3)
+    for gap in ("SGD + BPR − SGD", "SGD + BPR − SGD + WD", "G-SGD + BPR − SGD + BPR"):
+        found = one.comparison.difference(*GAPS[gap], "test_error", "common")
+        yield directed_claim(f"{gap}, test error (% points)", "below 0", found, group)
 
 
 def _effects(case: Case, one: Regularization) -> str:
