@@ -91,7 +91,7 @@ class BasisPaths:
         self._free = self.graph.places(chosen.outgoing)
         free = torch.isin(chosen.incoming, chosen.outgoing)  # in-edges that are out-edges too
         free[0] = False
-        self._owner = _follow(torch.where(free, chosen.parent, torch.arange(self.graph.H + 1)))
+        self._owner = fixed_points(torch.where(free, chosen.parent, torch.arange(self.graph.H + 1)))
         self._root = self.graph.places(chosen.incoming[self._owner])
         self.is_root = ~free
         self.is_root[0] = False
@@ -379,7 +379,7 @@ class BasisPaths:
         return Rescaling(self.network, log_product(free, step)[1, 1:])
 
 
-def _follow(step: Tensor) -> Tensor:
+def fixed_points(step: Tensor) -> Tensor:
     """The fixed point that each node reaches by following ``step``."""
     while True:
         further = step[step]

@@ -99,7 +99,7 @@ def choose_skeleton(
     Reference: Meng et al. 2019, section 4.1 and Algorithm 2.
     """
     graph = WeightGraph(network)
-    weights = {name: w.detach() for name, w in graph.weights(state).items()}
+    weights = {name: w.detach() for name, w in graph.finite_weights(state).items()}
     if isinstance(choice, Mapping):
         return _explicit(graph, weights, choice)
     if choice not in ("modulo", "largest", "random"):
@@ -109,12 +109,12 @@ def choose_skeleton(
     if choice == "random" and generator is None:
         generator = torch.Generator().manual_seed(0)
     drawn = generator if choice == "random" else None
-    incoming = _choose(graph, weights, "target", choice, drawn)
-    outgoing = _choose(graph, weights, "source", choice, drawn)
+    incoming = choose_edges(graph, weights, "target", choice, drawn)
+    outgoing = choose_edges(graph, weights, "source", choice, drawn)
     return _validated(graph, weights, incoming, outgoing)
 
 
-def _choose(
+def choose_edges(
     graph: WeightGraph,
     weights: Weights,
     side: Side,
@@ -128,18 +128,20 @@ def _choose(
     """
     numbers = torch.full((graph.H + 1,), -1)
     logs = None
-    for order in (_order_of_computation, _distance):
+    for order in (order_of_computation, _distance):
         rank = order(graph, side)
         if choice == "modulo":
-            numbers = _fill(numbers, graph, weights, side, rank, None)
+            numbers = fill_edges(numbers, graph, weights, side, rank, None)
         for constant in (False, True):  # biases only where nothing else is left
             if bool((numbers[1:] >= 0).all()):
                 return numbers
             logs = _balanced(graph, weights) if logs is None else logs
-            largest = _fill(numbers, graph, weights, side, rank, logs, constant)
+            largest = fill_edges(numbers, graph, weights, side, rank, logs, constant)
             if generator is not None:
                 lots = _lots(graph, weights, largest, side, logs, generator)
-                largest = _fill(numbers, graph, lots, side, rank, torch.zeros_like(logs), constant)
+                largest = fill_edges(
+                    numbers, graph, lots, side, rank, torch.zeros_like(logs), constant
+                )
             numbers = largest
     return numbers
 
@@ -173,7 +175,7 @@ def _balanced(graph: WeightGraph, weights: Weights) -> Tensor:
     return torch.cat([torch.zeros(1).double(), balance_weights(graph.edges, weights, movable)])
 
 
-def _order_of_computation(graph: WeightGraph, side: Side) -> Tensor:
+def order_of_computation(graph: WeightGraph, side: Side) -> Tensor:
     """When each scale is first written (in-edges), or minus when it is last read (out-edges)."""
     rank = torch.full((graph.H + 1,), len(graph.edges))
     for k, edge in enumerate(graph.edges):
@@ -203,7 +205,7 @@ def _distance(graph: WeightGraph, side: Side) -> Tensor:
             return rank
 
 
-def _fill(
+def fill_edges(
     numbers: Tensor,
     graph: WeightGraph,
     weights: Weights,

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from pathspace.basis import _follow
+from pathspace.basis import fixed_points
 from pathspace.network import Network
 from pathspace.optim.entries import Entries
 from pathspace.optim.lists import Group, is_on
@@ -185,7 +185,7 @@ class Coordinates(Space):
         has = skeleton.outgoing >= 0
         free = torch.isin(skeleton.incoming, skeleton.outgoing) & has
         step = torch.where(free, skeleton.parent, torch.arange(size))
-        owner = torch.where(has, _follow(step), 0)
+        owner = torch.where(has, fixed_points(step), 0)
         self.has, self.owner, self.is_root = (t.to(device) for t in (has, owner, has & ~free))
         self.parent = skeleton.parent.to(device)
         whole = WeightGraph(self.network, folded=False, relabel=self._relabel())

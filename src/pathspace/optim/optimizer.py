@@ -161,7 +161,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         gradients: Tensors = batch.all_of(step.gradients)
         source = batch.keep("source", batch.of, space.source)
         target = batch.keep("target", batch.of, space.target)
-        if source is None and target is not None and target[0].shape[1] > 1:
+        if source is None:
             source, target = target, None  # the last factor costs nothing extra
         gradients = _complete(gradients, weights, group)
         if penalty := space.penalty(batch, step):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathspace.network import Network
-from pathspace.skeleton import Choice, Skeleton, _choose, _fill, _order_of_computation
+from pathspace.skeleton import Choice, Skeleton, choose_edges, fill_edges, order_of_computation
 from pathspace.weightgraph import WeightGraph, sum_to
 
 
@@ -25,8 +25,8 @@ def training_skeleton(
     kept = torch.where(_alive(network, weights, relabel)[relabel], relabel, 0)
     while True:
         graph = WeightGraph(network, folded=False, relabel=kept)
-        incoming = _choose(graph, dict(weights), "target", choice, None)
-        outgoing = _choose(graph, dict(weights), "source", choice, None)
+        incoming = choose_edges(graph, dict(weights), "target", choice, None)
+        outgoing = choose_edges(graph, dict(weights), "source", choice, None)
         missing = ((incoming < 0) | (outgoing < 0)) & (kept == torch.arange(len(kept)))
         missing[0] = False
         if not bool(missing.any()):
@@ -61,12 +61,12 @@ def rechosen(
     from a unit that is computed earlier and must not be a free weight.
     """
     graph, outgoing = skeleton.graph, skeleton.outgoing
-    rank = _order_of_computation(graph, "target")
+    rank = order_of_computation(graph, "target")
     bound = {name: tensor.clone() for name, tensor in weights.items()}
     graph.places(outgoing).put_(bound, torch.zeros(len(outgoing)))
     numbers = torch.where(units, -1, skeleton.incoming)
     for constant in (False, True):
-        numbers = _fill(numbers, graph, bound, "target", rank, log_source, constant)
+        numbers = fill_edges(numbers, graph, bound, "target", rank, log_source, constant)
     sizes = []
     for chosen in (skeleton.incoming, numbers):
         places = graph.places(chosen)
