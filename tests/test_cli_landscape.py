@@ -137,8 +137,8 @@ def test_interrupted_command_goes_on(invoke: Invoke, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((MLP, "--out", "x"), 2, "--data"),
-        ((MLP, "--data", "digits"), 2, "--out"),
+        ((MLP, "--out", "x"), 2, "--data is missing; try digits"),
+        (("--out", "x"), 2, "MODEL is missing; try mlp:64-32-10"),
         ((MLP, "--data", "digit", "--out", "x"), 1, "digit"),
         (("mlp:7-3-10", *FEW, "--out", "x"), 1, "the model takes 7"),
         (("mlp:64-3-2", *FEW, "--out", "x"), 1, "one score per class"),

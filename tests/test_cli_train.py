@@ -145,8 +145,6 @@ def test_names_are_listed(invoke):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mlp:64-8-10"], "data is missing"),
-        (["--data", "digits"], "model is missing"),
         ([*SHORT, "--optimizer", "gsdg"], "did you mean 'gsgd'"),
         ([*SHORT, "--option", "momentun=1"], "did you mean 'momentum'"),
         ([*SHORT, "--iterations", "5"], "both given"),
@@ -168,6 +166,13 @@ def test_wrong_keys_of_a_file_are_named(invoke, tmp_path):
     }.items():
         (tmp_path / "trial.toml").write_text(text)
         assert words in message(invoke("--config", "trial.toml", "--data", "digits"))
+
+
+def test_what_is_left_out_is_named(invoke, tmp_path):
+    assert "--data is missing; try digits" in message(invoke("mlp:64-8-10"), code=2)
+    assert "MODEL is missing; try mlp:64-32-10" in message(invoke("--data", "digits"), code=2)
+    (tmp_path / "trial.toml").write_text('model = "mlp:64-8-10"')
+    assert "trial.toml: data is missing" in message(invoke("--config", "trial.toml"))
 
 
 def test_an_option_without_value(invoke):

@@ -3,6 +3,7 @@
 from pathspace import bounds, generalized, optim
 from pathspace.balancing import balance, balance_
 from pathspace.basis import BasisPaths
+from pathspace.citation import citation
 from pathspace.contributions import PathContributions, path_contributions
 from pathspace.enumeration import (
     count_paths,
@@ -99,6 +100,7 @@ __all__ = [
     "bounds",
     "carry_gradients",
     "choose_skeleton",
+    "citation",
     "compare",
     "compose",
     "count_paths",

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from pathspace import __version__
 from pathspace.cli.bench import bench
+from pathspace.cli.cite import cite
 from pathspace.cli.data import data
 from pathspace.cli.demo import demo
+from pathspace.cli.help import Command, Group, help_text
 from pathspace.cli.inspect import inspect
 from pathspace.cli.landscape import landscape
 from pathspace.cli.measure import measure
@@ -22,22 +23,23 @@ from pathspace.cli.train import train
 from pathspace.errors import PathspaceError
 
 COMMANDS: tuple[Callable[..., None], ...] = (
+    demo,
     inspect,
     measure,
     landscape,
     train,
-    reproduce,
     report,
-    demo,
+    reproduce,
     bench,
+    cite,
 )
-COMPLETE = (demo, bench)  # commands that need no arguments
+COMPLETE = (demo, bench, cite)  # commands that need no arguments
 
 
 def application() -> typer.Typer:
     """All commands under one roof, with one way to report errors."""
 
-    class Group(TyperGroup):
+    class Top(Group):
         def invoke(self, ctx: Any) -> Any:
             try:
                 return super().invoke(ctx)
@@ -48,17 +50,18 @@ def application() -> typer.Typer:
                 raise typer.Exit(1) from error
 
     app = typer.Typer(
-        cls=Group,
+        cls=Top,
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,  # `--debug` shows Python's own traceback
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_top)
+    app.callback(help=help_text(_top))(_top)
     for command in COMMANDS:
-        app.command(no_args_is_help=command not in COMPLETE)(command)
-    app.add_typer(data)
+        app.command(cls=Command, help=help_text(command), no_args_is_help=command not in COMPLETE)(
+            command
+        )
+    app.add_typer(data())
     return app
 
 
@@ -79,5 +82,13 @@ def _top(
 ) -> None:
     """The positively scale-invariant geometry of ReLU networks.
 
-    Examples are in the help of each command: [cyan]pathspace inspect --help[/]
+    Examples:
+        pathspace demo                      # what it is about, in a minute
+        pathspace inspect resnet18          # what rescaling may move in a network
+        pathspace measure resnet18 --self-check
+        pathspace train mlp:64-32-10 --data digits --optimizer gsgd
+        pathspace reproduce list            # the papers' tables and figures
+
+    Every command has examples in its help. Exit codes: 0 done; 1 it cannot be done, and stderr says
+    why; 2 the command line is wrong; 128 + N stopped by signal N, so 130 after Ctrl-C.
     """

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from pathspace.cli.completion import benchmarks
 from pathspace.cli.tables import show_tables
 from pathspace.errors import PathspaceError
 
@@ -22,7 +23,10 @@ def bench(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...", help="Which ones; all by default. [bold]scaling[/] needs no clone."
+            metavar="NAME",
+            help="Which ones; all by default. [bold]scaling[/] needs no clone.",
+            show_default=False,
+            autocompletion=benchmarks,
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the benchmarks there are.")] = False,
@@ -30,7 +34,14 @@ def bench(
         bool, typer.Option("--quick", help=f"The shortest of {QUICK} times, not of {REPEATS}.")
     ] = False,
     largest: Annotated[
-        float, typer.Option("--max", min=1e4, metavar="M", help="Weights at which scaling stops.")
+        float,
+        typer.Option(
+            "--max",
+            min=1e4,
+            metavar="M",
+            help="Weights at which scaling stops.",
+            show_default="1e8",
+        ),
     ] = 1e8,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write results there.")
@@ -42,13 +53,10 @@ def bench(
     Those of the repository need a clone of it. [bold]scaling[/] measures how
     time and memory of the main operations grow with weights and layers, here.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace bench --list[/]
-
-    [cyan]pathspace bench optim norms --quick[/]
-
-    [cyan]pathspace bench scaling --max 1e6 --plot scaling.svg[/]
+    Examples:
+        pathspace bench --list
+        pathspace bench optim norms --quick
+        pathspace bench scaling --max 1e6 --plot scaling.svg
     """
     if list_:
         _show_names()

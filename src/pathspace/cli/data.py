@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pathspace.cli.options import AsJson
+from pathspace.cli.completion import data_sets
+from pathspace.cli.help import Command, Group, help_text
+from pathspace.cli.options import AsJson, DataDir
 from pathspace.cli.output import show_json
 from pathspace.cli.tables import show_tables
 from pathspace.experiments import data as sets
 from pathspace.tables import NOTHING, Column, Row, Table
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        help=f"The data folder, instead of [bold]${sets.VARIABLE}[/] and the cache.",
-        show_default=False,
-    ),
-]
 
-data = typer.Typer(
-    name="data",
-    help="List, show and download the data sets of the experiments.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@data.command("list")
 def list_sets(
     data_dir: DataDir = None,
     verify: Annotated[
@@ -47,11 +31,9 @@ def list_sets(
     official checksums. [bold]subset[/]: smaller files, which are read and noted. [bold]altered[/],
     [bold]incomplete[/] and [bold]missing[/]: fetch them.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace data list[/]
-
-    [cyan]pathspace data list --data-dir ~/datasets --verify[/]
+    Examples:
+        pathspace data list
+        pathspace data list --data-dir ~/datasets --verify
     """
     rows = [_embedded()] + [_row(name, data_dir, verify) for name in sets.SOURCES]
     if as_json:
@@ -62,12 +44,14 @@ def list_sets(
     show_tables((Table("data sets", COLUMNS, lines, remarks),))
 
 
-@data.command(no_args_is_help=True)
 def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="A data set, see [cyan]pathspace data list[/].", show_default=False
+            metavar="NAME",
+            help="A data set, see [cyan]pathspace data list[/].",
+            show_default=False,
+            autocompletion=data_sets,
         ),
     ],
     data_dir: DataDir = None,
@@ -75,11 +59,9 @@ def show(
 ) -> None:
     """Load a data set, check it, and show what is in it.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace data show ml-1m[/]
-
-    [cyan]pathspace data show cifar10 --data-dir ~/datasets --json[/]
+    Examples:
+        pathspace data show digits
+        pathspace data show cifar10 --data-dir ~/datasets --json
     """
     source = None if name == sets.EMBEDDED else sets.find_source(name)
     loaded: sets.Dataset | sets.Interactions
@@ -98,7 +80,6 @@ def show(
     show_tables((Table(title, columns, rows, loaded.notes),))
 
 
-@data.command(no_args_is_help=True)
 def fetch(
     names: Annotated[
         list[str],
@@ -106,17 +87,16 @@ def fetch(
             metavar="NAME",
             help="Data sets, see [cyan]pathspace data list[/].",
             show_default=False,
+            autocompletion=data_sets,
         ),
     ],
     data_dir: DataDir = None,
 ) -> None:
     """Download data sets, check them, and unpack them; what is already here stays.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace data fetch mnist[/]
-
-    [cyan]pathspace data fetch cifar10 cifar100 --data-dir ~/datasets[/]
+    Examples:
+        pathspace data fetch mnist
+        pathspace data fetch cifar10 cifar100 --data-dir ~/datasets
     """
     for name in names:
         if name != sets.EMBEDDED:
@@ -127,6 +107,26 @@ def fetch(
             continue
         folder = sets.fetch(name, data_dir)
         typer.echo(f"{name}: {folder}, verified; terms: {sets.find_source(name).terms}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"list": list_sets, "show": show, "fetch": fetch}
+
+
+def data() -> typer.Typer:
+    """The commands about data sets, as a group."""
+    group = typer.Typer(
+        name="data",
+        cls=Group,
+        help="List, show and download the data sets of the experiments.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in COMMANDS.items():
+        group.command(
+            name, cls=Command, help=help_text(command), no_args_is_help=command is not list_sets
+        )(command)
+    return group
 
 
 # What a person sees ------------------------------------------------------------------------------

@@ -30,11 +30,9 @@ def demo(
     with tables, curves, measures and landscapes. Takes less than two minutes
     and no network.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace demo[/]
-
-    [cyan]pathspace demo --quick --out elsewhere[/]
+    Examples:
+        pathspace demo
+        pathspace demo --quick --out elsewhere
     """
     from pathspace.experiments.demo import (
         FULL,

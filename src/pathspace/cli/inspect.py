@@ -21,6 +21,7 @@ from pathspace.cli.options import (
     OnOther,
     OnSum,
     Weights,
+    missing,
     model_input,
 )
 from pathspace.cli.output import show_json
@@ -43,19 +44,17 @@ def inspect(
 ) -> None:
     """Show a network's layers, units and free scales, and what is pinned and why.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace inspect resnet18 --streams shared[/]
-
-    [cyan]pathspace inspect mlp:784-64-64-10 --weights trained.safetensors[/]
-
-    [cyan]pathspace inspect my.zoo:build_net --input-shape 1,3,32,32[/]
+    Examples:
+        pathspace inspect --list
+        pathspace inspect resnet18 --streams shared
+        pathspace inspect mlp:784-64-64-10 --weights trained.safetensors
+        pathspace inspect my.zoo:build_net --input-shape 1,3,32,32
     """
     if list_models:
         _show_catalogue(as_json)
         return
     if model is None:
-        raise typer.BadParameter("missing; --list shows what is built in", param_hint="MODEL")
+        raise missing("MODEL", "--list shows what is built in")
     # What the model's own code prints does not belong among the results.
     with contextlib.redirect_stdout(sys.stderr):
         loaded, example = load_model(

@@ -12,29 +12,24 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 from torch import Tensor, nn
 
-from pathspace.cli.measure import DataDir, Preprocess
 from pathspace.cli.options import (
     AsJson,
+    DataDir,
+    DataName,
     InputDtype,
     InputShape,
     Model,
     OnOther,
     OnSum,
+    Preprocess,
+    SkeletonChoice,
+    missing,
     model_input,
 )
 from pathspace.cli.output import show_json
+from pathspace.cli.pictures import as_dict, draw, points_bar, show
 from pathspace.errors import PathspaceError
 from pathspace.experiments.data import load
 from pathspace.experiments.fitting import fit_data
@@ -42,7 +37,6 @@ from pathspace.experiments.loading import load_model, load_weights
 from pathspace.landscape import Landscape, Towards, Trajectory, landscapes
 from pathspace.landscape import landscape as one_landscape
 from pathspace.landscape.directions import Directions
-from pathspace.landscape.partial import NAME as PARTIAL
 from pathspace.network import Network
 from pathspace.tracing import trace
 
@@ -62,19 +56,17 @@ Files = Annotated[
 def landscape(
     model: Model = None,
     weights: Files = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Images, such as [bold]digits[/] or [bold]cifar10[/]."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where arrays and pictures go.")
-    ] = None,
+    data: DataName = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of arrays and pictures.")] = Path(
+        "landscape"
+    ),
     space: Annotated[
         Literal["paths", "weights"],
         typer.Option(help="Move basis-path values, or weights."),
     ] = "paths",
     directions: Annotated[
-        Literal["random", "filter-normalized"], typer.Option(help="What random directions to take.")
+        Literal["random", "filter-normalized"],
+        typer.Option(metavar="KIND", help="Random directions: random or filter-normalized."),
     ] = "random",
     towards: Annotated[
         Path | None,
@@ -88,20 +80,17 @@ def landscape(
         ),
     ] = None,
     grid: Annotated[int, typer.Option(min=2, metavar="N", help="Points per axis.")] = 25,
-    dims: Annotated[int, typer.Option(min=1, max=2, help="A line, or a plane.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of the random directions.")] = 0,
+    dims: Annotated[int, typer.Option(min=1, max=2, metavar="N", help="A line, or a plane.")] = 2,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random directions.")] = 0,
     scale: Annotated[
         float | None,
         typer.Option(
             metavar="X",
             help="Of random directions.",
-            show_default="as published: 0.05, or 1 if filter-normalized; less if need be",
+            show_default="0.05, or 1 if filter-normalized; less if need be",
         ),
     ] = None,
-    skeleton: Annotated[
-        Literal["modulo", "largest", "random"],
-        typer.Option(help="How the skeleton of the basis paths is chosen."),
-    ] = "largest",
+    skeleton: SkeletonChoice = "largest",
     split: Annotated[Literal["train", "test"], typer.Option(help="Which part of the data.")] = (
         "train"
     ),
@@ -119,24 +108,20 @@ def landscape(
 ) -> None:
     """Draw the loss on a line or a plane through a model.
 
-    Ctrl-C keeps what is computed; the same command goes on from there.
+    Without weights, fresh random ones. Ctrl-C keeps what is computed; the same command goes on from
+    there.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace landscape mlp:64-32-10 --weights trained.pt --data digits --out around[/]
-
-    [cyan]pathspace landscape plainnet18 --weights small.pt --weights large.pt --data cifar10
-    --out both --skeleton modulo --scale 0.05[/]
-
-    [cyan]pathspace landscape mlp:64-32-10 --weights a.pt --towards b.pt --space weights
-    --data digits --out line[/]
+    Examples:
+        pathspace landscape mlp:64-32-10 --data digits --out around
+        pathspace landscape plainnet18 --data cifar10 --out both
+            --weights small.pt --weights large.pt --skeleton modulo --scale 0.05
+        pathspace landscape mlp:64-32-10 --data digits --out line
+            --weights a.pt --towards b.pt --space weights
     """
-    for value, hint in ((model, "MODEL"), (data, "--data"), (out, "--out")):
-        if value is None:
-            raise typer.BadParameter("missing", param_hint=hint)
-    assert model is not None
-    assert data is not None
-    assert out is not None
+    if model is None:
+        raise missing("MODEL", "try mlp:64-32-10; `pathspace inspect --list` has more")
+    if data is None:
+        raise missing("--data", "try digits; `pathspace data list` has more")
     _check_extras()
     # What the model's own code prints does not belong among the results.
     with contextlib.redirect_stdout(sys.stderr):
@@ -160,13 +145,13 @@ def landscape(
             "scale": scale,
             "skeleton": skeleton,
         }
-        with _progress(out) as progress, _loss_in_words(data):
+        with points_bar(out) as progress, _loss_in_words(data):
             found = _compute(network, states, list(part.loader(BATCH)), out, progress, options)
-    pictures = _draw(found, out, log)
+    pictures = draw(found, out, log)
     if as_json:
-        show_json(_as_dict(found, pictures))
+        show_json(as_dict(found, pictures))
     else:
-        _show(found, pictures)
+        show(found, pictures)
 
 
 # What is asked for -------------------------------------------------------------------------------
@@ -233,101 +218,3 @@ def _loss_in_words(data: str) -> Iterator[None]:
         raise PathspaceError(
             f"cross-entropy on {data} failed: {error}; does the model give one score per class?"
         ) from error
-
-
-@contextlib.contextmanager
-def _progress(out: Path) -> Iterator[Any]:
-    """A bar with the time that is left, on stderr; what Ctrl-C leaves is said in words."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True, highlight=False)
-    reached = [0, 0]
-    try:
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("points", total=None)
-
-            def step(done: int, total: int) -> None:
-                reached[:] = done, total
-                bar.update(task, completed=done, total=total)
-
-            yield step
-    except KeyboardInterrupt:
-        if any(out.rglob(PARTIAL)):
-            said = f"stopped at {reached[0]:,} of {reached[1]:,} points, which are kept in {out}; "
-            console.print(said + "the same command goes on from there", soft_wrap=True)
-        else:
-            console.print("stopped before the first point", soft_wrap=True)
-        raise typer.Exit(130) from None
-
-
-# What comes out ----------------------------------------------------------------------------------
-
-
-def _draw(found: Sequence[Landscape], out: Path, log: bool) -> list[Path]:
-    """Write the pictures beside the arrays."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")  # no window
-    from pathspace.plot.landscape import side_by_side
-    from pathspace.plot.pages import write_html
-
-    figures = {}
-    if len(found) > 1:
-        figures["side-by-side.png"] = side_by_side(found, log=log)
-    elif found[0].dims == 1:
-        figures["line.png"] = found[0].plot(log=log).figure
-    else:
-        figures["surface.png"] = found[0].plot(log=log).figure
-        figures["contour.png"] = found[0].contour(log=log).figure
-    written = []
-    for name, figure in figures.items():
-        figure.savefig(out / name, dpi=150)
-        mpl.pyplot.close(figure)
-        written.append(out / name)
-    if found[0].dims == 2:
-        written.append(write_html(found, out / "landscape.html", log=log))
-    return written
-
-
-def _show(found: Sequence[Landscape], pictures: Sequence[Path]) -> None:
-    console = Console(highlight=False)
-    for one in found:
-        low, high = one.range
-        size = "×".join(str(len(axis)) for axis in one.axes)
-        console.print(
-            Text.assemble(
-                (one.name, "bold"),
-                f": loss {one.center:.4g}, from {low:.4g} to {high:.4g} on {size} points in the "
-                f"space of {one.space}, {one.about['samples']:,} samples",
-            ),
-            soft_wrap=True,
-        )
-        if one.about["scale"] is not None:
-            console.print(Text(f"  directions of scale {one.about['scale']:.4g}"), soft_wrap=True)
-        for note in one.notes:
-            console.print(Text(f"  note: {note}", "yellow"), soft_wrap=True)
-    for path in pictures:
-        console.print(Text(str(path)), soft_wrap=True)
-
-
-def _as_dict(found: Sequence[Landscape], pictures: Sequence[Path]) -> dict[str, Any]:
-    return {
-        "landscapes": [
-            {
-                "name": one.name,
-                "space": one.space,
-                "center": one.center,
-                "range": list(one.range),
-                "notes": list(one.notes),
-                **one.about,
-            }
-            for one in found
-        ],
-        "pictures": [str(path) for path in pictures],
-    }

@@ -16,12 +16,17 @@ from rich.text import Text
 
 from pathspace.cli.options import (
     AsJson,
+    DataDir,
+    DataName,
     InputDtype,
     InputShape,
     Model,
     OnOther,
     OnSum,
+    Preprocess,
+    SkeletonChoice,
     Weights,
+    missing,
     model_input,
 )
 from pathspace.cli.output import show_json
@@ -46,27 +51,9 @@ def _groups(bounds: bool, flatness: bool) -> list[str]:
     return [group for group in groups if group not in left_out]
 
 
-DataName = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME",
-        help="Images to measure on, such as [bold]digits[/] or [bold]cifar10[/]; without them only "
-        "what needs no more than the weights is measured.",
-    ),
-]
-DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The folder with the data sets.")]
 Part = Annotated[
     Literal["train", "test"],
     typer.Option(help="Which part of the data; bounds are for the training part only."),
-]
-Preprocess = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STEPS",
-        help="Such as [bold]standardize,flatten[/].",
-        show_default="to [0, 1], and to the model's shape",
-    ),
 ]
 Files = Annotated[
     list[Path] | None,
@@ -98,10 +85,7 @@ def measure(
         bool,
         typer.Option("--flatness", help="Also the flatness of the loss in both spaces; slower."),
     ] = False,
-    skeleton: Annotated[
-        Literal["modulo", "largest", "random"],
-        typer.Option(help="How the skeleton of the basis paths is chosen."),
-    ] = "modulo",
+    skeleton: SkeletonChoice = "modulo",
     streams: OnSum = "pinned",
     input_shape: InputShape = None,
     input_dtype: InputDtype = None,
@@ -115,24 +99,23 @@ def measure(
 ) -> None:
     """Measure a network: norms, margins, bounds, and which of them rescaling leaves alone.
 
+    Without data, only what the weights alone say is measured; without weights, fresh random ones.
     Batch norm is folded, as in eval mode. With --self-check, the exit code is 1 if a number moved
     that claims to be invariant.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace measure mlp:64-32-10 --weights trained.safetensors --data digits[/]
-
-    [cyan]pathspace measure resnet18 --self-check[/]
-
-    [cyan]pathspace measure mlp:64-32-10 --data digits --limit 500 --flatness --self-check[/]
-
-    [cyan]pathspace measure resnet18 --only "path norm" --only "spectral norm" --html report.html[/]
+    Examples:
+        pathspace measure --list
+        pathspace measure resnet18 --self-check
+        pathspace measure mlp:64-32-10 --weights trained.safetensors --data digits
+        pathspace measure mlp:64-32-10 --data digits --flatness --self-check
+        pathspace measure resnet18 --only "path norm" --only "spectral norm"
+            --out report.html --out report.json
     """
     if list_measures:
         _show_measures(as_json)
         return
     if model is None:
-        raise typer.BadParameter("missing; try mlp:784-64-64-10", param_hint="MODEL")
+        raise missing("MODEL", "try mlp:784-64-64-10; `pathspace inspect --list` has more")
     files = [*(out or ()), *([html] if html else ())]
     writers = [_writer(path) for path in files]
     # What the model's own code prints does not belong among the results.

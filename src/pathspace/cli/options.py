@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
 
+from pathspace.cli.completion import data_sets, models
+from pathspace.experiments.data import VARIABLE
 from pathspace.experiments.loading import is_import
 from pathspace.network import Streams
 from pathspace.tracing.graph import OnUnknown
@@ -19,6 +21,7 @@ Model = Annotated[
         metavar="MODEL",
         help="A built-in name such as [bold]resnet18[/], or [bold]package.module:callable[/].",
         show_default=False,
+        autocompletion=models,
     ),
 ]
 Weights = Annotated[
@@ -55,6 +58,44 @@ OnOther = Annotated[
     typer.Option(help="Operations in no table: refuse them, or pin the units they meet."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+DATA_DIR = f"The data folder, instead of [bold]${VARIABLE}[/] and the cache."
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help=DATA_DIR, show_default=False)
+]
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME",
+        help="Images, such as [bold]digits[/] or [bold]cifar10[/].",
+        autocompletion=data_sets,
+    ),
+]
+Preprocess = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STEPS",
+        help="Such as [bold]standardize,flatten[/].",
+        show_default="to [0, 1], and to the model's shape",
+    ),
+]
+SkeletonChoice = Annotated[
+    Literal["modulo", "largest", "random"],
+    typer.Option(metavar="CHOICE", help="Skeleton of the basis paths: modulo, largest or random."),
+]
+
+
+class Missing(typer.BadParameter):
+    """Something was left out; the message is what to do."""
+
+    def format_message(self) -> str:
+        """What is missing, and the remedy."""
+        return f"{self.param_hint} is missing; {self.message}"
+
+
+def missing(what: str, remedy: str) -> Missing:
+    """The error that an argument or option was left out, and what to do."""
+    return Missing(remedy, param_hint=what)
 
 
 def model_input(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pathspace.cli.options import missing
 from pathspace.errors import PathspaceError
 from pathspace.page import write
 from pathspace.summary import read_runs, summarize
@@ -14,7 +15,7 @@ from pathspace.summary import read_runs, summarize
 Paths = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="Folders of trials, trial stores or landscapes, or files that "
         "[bold]pathspace measure --out report.json[/] wrote.",
         show_default=False,
@@ -39,16 +40,13 @@ def report(
     The page works offline and loads nothing. Trials that differ in their seed only are drawn as one
     curve with a band. Damaged trials of a store are left out, and named.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace report runs --out digits.html[/]
-
-    [cyan]pathspace report runs/trials/0f3a* around --title "Digits, five seeds"[/]
-
-    [cyan]pathspace report small.json large.json[/]
+    Examples:
+        pathspace report runs --out digits.html
+        pathspace report runs/trials/0f3a* around --title "Digits, five seeds"
+        pathspace report small.json large.json
     """
     if not runs:
-        raise typer.BadParameter("missing; name at least one", param_hint="RUN")
+        raise missing("RUN", "name at least one, such as the trial store runs")
     if not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
     found = read_runs(runs)

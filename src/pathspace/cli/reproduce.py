@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pathspace.cli.measure import DataDir
-from pathspace.cli.options import AsJson
+from pathspace.cli.completion import experiments, presets
+from pathspace.cli.options import AsJson, DataDir, missing
 from pathspace.cli.output import show_json
 from pathspace.cli.tables import show_tables
 from pathspace.errors import PathspaceError
@@ -24,14 +24,20 @@ def reproduce(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PAPER FIGURE | PAPER | all | list",
-            help="Such as [bold]meng2019 fig4[/]; a paper alone is all of its experiments.",
+            metavar="WHAT",
+            help="A paper and a figure, such as [bold]meng2019 fig4[/]; a paper for all it has; "
+            "[bold]all[/]; or [bold]list[/], which shows what there is.",
             show_default=False,
+            autocompletion=experiments,
         ),
     ] = None,
     preset: Annotated[
         str,
-        typer.Option(metavar="quick|paper", help="Minutes on two cores, or the published setting."),
+        typer.Option(
+            metavar="<quick|paper>",
+            help="Minutes on two cores, or the published setting.",
+            autocompletion=presets,
+        ),
     ] = "quick",
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of pages, pictures and tables.")
@@ -41,7 +47,7 @@ def reproduce(
         typer.Option(
             metavar="DIR",
             help="Folder of results, in which everything is computed once.",
-            show_default="archive in the folder above",
+            show_default="archive in --out",
         ),
     ] = None,
     changes: Annotated[
@@ -72,13 +78,11 @@ def reproduce(
     trials, a Markdown page per experiment and one web page. Whatever stops it,
     the same command goes on where it was: nothing is computed twice.
 
-    [bold]Examples[/]
-
-    [cyan]pathspace reproduce list[/]
-
-    [cyan]pathspace reproduce meng2019 fig4 --preset quick --out fig4[/]
-
-    [cyan]pathspace reproduce all --executor ray:auto[/]
+    Examples:
+        pathspace reproduce list
+        pathspace reproduce meng2019 fig4 --preset quick --out fig4
+        pathspace reproduce yi2019 --executor local:2
+        pathspace reproduce all --executor ray:auto
     """
     from pathspace.experiments.executors import Archive, executor_named
     from pathspace.experiments.reproduce import PresetName
@@ -93,27 +97,19 @@ def reproduce(
     if name == LIST:
         _show_list(as_json)
         return
-    presets: dict[str, PresetName] = {"quick": "quick", "paper": "paper"}
-    if preset not in presets:
+    sizes: dict[str, PresetName] = {"quick": "quick", "paper": "paper"}
+    if preset not in sizes:
         raise typer.BadParameter(f"{preset!r} should be quick or paper", param_hint="--preset")
-    size = presets[preset]
-    experiments = _chosen(name)
+    size, chosen = sizes[preset], _chosen(name)
     if changes:
-        experiments = tuple(one.changed(size, changes) for one in experiments)
+        chosen = tuple(one.changed(size, changes) for one in chosen)
     kept = Archive(archive or out / "archive")
     progress = progress_named("quiet" if quiet else "auto")
     found = []
     try:
         with executor_named(executor) as works:
-            for experiment in experiments:
-                one = run(
-                    experiment,
-                    size,
-                    kept,
-                    works,
-                    data_dir=data_dir,
-                    progress=progress,
-                )
+            for experiment in chosen:
+                one = run(experiment, size, kept, works, data_dir=data_dir, progress=progress)
                 found.append(one)
                 folder = write_reproduction(one, out)
                 if not as_json:
@@ -137,9 +133,7 @@ def _chosen(name: str) -> tuple[Any, ...]:
     from pathspace.experiments.reproduce import PAPERS, find_experiment, find_experiments
 
     if not name:
-        raise typer.BadParameter(
-            "missing; name an experiment, `list` shows all", param_hint="PAPER FIGURE"
-        )
+        raise missing("WHAT", "name an experiment; `pathspace reproduce list` shows all")
     if name == ALL:
         return find_experiments()
     if name in PAPERS:
@@ -165,13 +159,13 @@ def _show(one: Any, folder: Path) -> None:
 def _show_list(as_json: bool) -> None:
     from pathspace.experiments.reproduce import find_experiments
 
-    experiments = find_experiments()
+    known = find_experiments()
     if as_json:
         show_json(
             [
                 {"name": one.name, "title": one.title, "where": one.where, "shows": one.shows}
                 | {n: {"jobs": p.jobs, "time": p.time} for n, p in _presets(one).items()}
-                for one in experiments
+                for one in known
             ]
         )
         return
@@ -189,7 +183,7 @@ def _show_list(as_json: bool) -> None:
              one.paper.time),
             str(one.source),
         )
-        for one in experiments
+        for one in known
     )  # fmt: skip
     show_tables((Table("Tables and figures that can be reproduced", columns, rows),))
 
