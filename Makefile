@@ -14,11 +14,12 @@ EXTRAS ?= dev
 # The stamp carries the version, so that a new version reinstalls the package's metadata.
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/pathspace/__init__.py)
 INSTALLED := $(VENV)/.installed-$(VERSION)-$(EXTRAS)
+DOCUMENTING := $(INSTALLED)-docs
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint format types clean
+.PHONY: help demo test docs bench lint format types clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -27,17 +28,22 @@ help:  ## list the targets
 demo: $(INSTALLED)  ## four optimizers from one function in two sets of weights, and a report
 	$(BIN)/pathspace demo
 
-test: lint types  ## lint, types, tests, doctests and the README: what CI runs
+test: lint types  ## lint, types, tests, doctests, what pages and examples show: what CI runs
 	$(BIN)/python -m pytest
+
+docs: $(DOCUMENTING)  ## the site: runs the gallery, warnings are errors; docs/_build/html
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 bench: $(INSTALLED)  ## how long things take, against their goals; renews results, pictures, docs
 	$(BIN)/pathspace bench --json benchmarks/results/benchmarks.json
 	$(BIN)/pathspace bench scaling --json benchmarks/results/scaling.json
 	$(BIN)/python -m benchmarks.pages
 
-lint: $(INSTALLED)  ## ruff: rules and format, changing nothing
+lint: $(INSTALLED)  ## ruff and codespell: rules, format, spelling, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
 
 format: $(INSTALLED)  ## ruff: repair what it can, and format
 	$(BIN)/ruff check --fix
@@ -48,6 +54,7 @@ types: $(INSTALLED)  ## mypy
 
 clean:  ## remove the virtual environment, caches and builds
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	rm -rf docs/_build docs/gallery docs/generated docs/sg_execution_times.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build backend is installed from the constraints too and used without isolation, so that
@@ -58,4 +65,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@rm -f $(VENV)/.installed-*
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(DOCUMENTING): $(INSTALLED)
+	@echo "Installing what builds the documentation"
+	@$(PIP) --no-build-isolation -e '.[docs]'
 	@touch $@

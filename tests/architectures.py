@@ -118,6 +118,18 @@ class Split(_Described):
     branches: tuple[tuple["Layer", ...], ...]
 
 
+class Custom(_Described):
+    """A layer that says itself what it is: for descriptions that are at home elsewhere."""
+
+    def module(self, shape: Shape) -> nn.Module:
+        """The module for samples of a shape, of any weights."""
+        raise NotImplementedError
+
+    def after(self, shape: Shape) -> Shape:
+        """The shape of one sample behind it."""
+        raise NotImplementedError
+
+
 Layer = (
     Map
     | BatchNorm
@@ -131,6 +143,7 @@ Layer = (
     | Residual
     | Concat
     | Split
+    | Custom
 )
 
 
@@ -175,12 +188,14 @@ def shape_after(layers: Layer | tuple[Layer, ...], shape: Shape) -> Shape:
             parts = [(channels // len(branches), *lengths)] * len(branches)
             after = [shape_after(b, part) for b, part in zip(branches, parts, strict=True)]
             return (sum(s[0] for s in after), *after[0][1:])
+        case Custom():
+            return layers.after(shape)
     return shape
 
 
 def build(spec: Spec) -> nn.Module:
     """The model, float64, in eval mode, with random weights and running statistics."""
-    model = _sequence(spec.layers, spec.shape).double()
+    model = sequence(spec.layers, spec.shape).double()
     _randomize(model, torch.Generator().manual_seed(spec.seed))
     return model.eval()
 
@@ -233,7 +248,8 @@ class _Shuffle(nn.Module):
         return grouped.transpose(1, 2).reshape(x.shape)
 
 
-def _sequence(layers: tuple[Layer, ...], shape: Shape) -> nn.Sequential:
+def sequence(layers: tuple[Layer, ...], shape: Shape) -> nn.Sequential:
+    """One module for each layer, with the weights it starts with."""
     modules = []
     for layer in layers:
         modules.append(_module(layer, shape))
@@ -249,7 +265,7 @@ def _module(layer: Layer, shape: Shape) -> nn.Module:
         case Map():
             return _convolution(layer, channels, axes)
         case BatchNorm(affine=affine, running=running, eps=eps):
-            kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d)
+            kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
             return kinds[axes](channels, eps, affine=affine, track_running_stats=running)
         case Act(name=name, inplace=inplace):
             return {
@@ -267,18 +283,21 @@ def _module(layer: Layer, shape: Shape) -> nn.Module:
         case Upsample(mode=mode):
             return nn.Upsample(scale_factor=2, mode=mode)
         case Dropout(p=p, channels=whole):
-            return [nn.Dropout, nn.Dropout1d, nn.Dropout2d][axes if whole else 0](p)
+            kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+            return kinds[axes if whole else 0](p)
         case Flatten():
             return nn.Flatten()
         case Shuffle(groups=groups):
             return _Shuffle(groups)
         case Residual(body=body, projection=projection):
-            return _Residual(_sequence(body, shape), _sequence(projection, shape))
+            return _Residual(sequence(body, shape), sequence(projection, shape))
         case Concat(branches=branches):
-            return _Branches([_sequence(branch, shape) for branch in branches], False)
+            return _Branches([sequence(branch, shape) for branch in branches], False)
         case Split(branches=branches):
             part = (channels // len(branches), *shape[1:])
-            return _Branches([_sequence(branch, part) for branch in branches], True)
+            return _Branches([sequence(branch, part) for branch in branches], True)
+        case Custom():
+            return layer.module(shape)
     raise TypeError(f"no layer: {layer!r}")
 
 

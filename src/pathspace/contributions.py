@@ -112,7 +112,7 @@ class PathContributions:
         return pd.DataFrame(list(self.rows()), columns=["layer", "unit", "share"])
 
     def plot(self, top: int = 20, ax: Any = None) -> Any:
-        """Draw bars of the largest units, see :func:`pathspace.plot.draw_contributions`."""
+        """Draw the largest units: :func:`~pathspace.plot.contributions.draw_contributions`."""
         from pathspace.plot.contributions import draw_contributions
 
         return draw_contributions(self, top, ax)

@@ -84,7 +84,7 @@ def path_values(
 ) -> Tensor:
     """The value of every path, in the order of :func:`paths`."""
     graph = WeightGraph(network)
-    weights = graph.weights(network.state() if state is None else state)
+    weights = graph.finite_weights(network.state() if state is None else state)
     flat = torch.cat([weights[edge.parameter].detach().reshape(-1) for edge in graph.edges])
     return torch.stack([flat[list(path)].prod() for path in paths(network, limit=limit)])
 
@@ -143,7 +143,13 @@ def output_from_paths(
     Reference: Meng et al. 2019, Eq. (1)-(2).
     """
     parts = _contributions(network, _arguments(x), _arguments(x), state, limit)
-    return torch.tensordot(path_values(network, state, limit=limit).to(parts), parts, dims=1)
+    values = path_values(network, state, limit=limit).to(parts)
+    if not bool(values.isfinite().all()):
+        raise PathspaceError(
+            f"the values of paths leave the range of {values.dtype}; use a dtype with a larger "
+            "range, or balance the network first"
+        )
+    return torch.tensordot(values, parts, dims=1)
 
 
 # Helpers ---------------------------------------------------------------------------------------
@@ -209,6 +215,7 @@ def _contributions(
         )
     graph = WeightGraph(network)
     state = {name: t.detach() for name, t in (given or network.state()).items()}
+    graph.finite_weights(state)
     listed = paths(network, limit=limit)
     record = _Gates(None)
     training = network.model.training
@@ -230,7 +237,13 @@ def _contributions(
             parts.append(total / math.factorial(degree))
     finally:
         network.model.train(training)
-    return torch.stack(parts)
+    found = torch.stack(parts)
+    if not bool(found.isfinite().all()):
+        raise PathspaceError(
+            f"what paths add to the output leaves the range of {found.dtype}: are all inputs "
+            "finite? If so, use a dtype with a larger range"
+        )
+    return found
 
 
 def _indicator(graph: WeightGraph, state: Mapping[str, Tensor], path: Path) -> Weights:

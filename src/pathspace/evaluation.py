@@ -79,14 +79,17 @@ class Objective:
                     f"data must give pairs (inputs, targets), not {type(pair).__name__}; "
                     "inputs may be a tensor, a tuple of arguments or a dict of keyword arguments"
                 )
-            empty = False
             inputs, target = (map_leaves(moved, part) for part in pair)
             kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
             args = (
                 () if kwargs else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
             )
             sizes = [len(x) for x in leaves((inputs, target)) if isinstance(x, Tensor) and x.dim()]
-            yield Batch(args, kwargs, target, sizes[0] if sizes else 1)
+            size = sizes[0] if sizes else 1
+            if not size:
+                continue  # a mean over no samples is no number, and would make that of all none
+            empty = False
+            yield Batch(args, kwargs, target, size)
         if empty:
             raise PathspaceError("the data is empty: there is no batch to measure on")
 

@@ -84,7 +84,10 @@ def path_norm(
 
 
 def _log(flow: Flow) -> Tensor:
-    return flow.tensor.log() + flow.log
+    # Where no path ends, a derivative of 0 in place of the infinite one of the logarithm.
+    nothing = flow.tensor == 0
+    logs = flow.tensor.masked_fill(nothing, 1.0).log().masked_fill(nothing, -math.inf)
+    return logs + flow.log
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class BasisPathNorm:
     """The basis-path norm and where it is attained; ``float()`` gives the number.
 
     Attributes:
-        roots: the largest |log|v|| of a root (negative basis path).
-        positive: the largest |v| of a basis path that is not a root.
+        roots: the largest ``|log|v||`` of a root (negative basis path).
+        positive: the largest ``|v|`` of a basis path that is not a root.
         path: the weights along the basis path that attains the norm.
     """
 

@@ -34,8 +34,8 @@ class InputSizes:
     def __or__(self, other: InputSizes) -> InputSizes:
         """The sizes of both sets of inputs together."""
         return InputSizes(
-            max(self.norm, other.norm),
-            max(self.entry, other.entry),
+            _larger(self.norm, other.norm),
+            _larger(self.entry, other.entry),
             math.hypot(self.total, other.total),
         )
 
@@ -47,7 +47,8 @@ class Performance:
     Attributes:
         samples: how many there are.
         loss: their mean loss.
-        margin: (samples,) the margins in float64, sorted; ``None`` if it is no classification.
+        margin: (samples,) the margins in float64, sorted, those that are no numbers first;
+            ``None`` if it is no classification.
         no_margin: why there are no margins.
         sizes: of the inputs; ``None`` if they are indices.
     """
@@ -80,6 +81,8 @@ class Performance:
         """The sizes of the inputs; raises where they are indices."""
         if self.sizes is None:
             raise PathspaceError("the inputs are integers (indices), which have no size")
+        if not math.isfinite(self.sizes.total):
+            raise PathspaceError("some inputs are not finite, or too large for their norm")
         return self.sizes
 
 
@@ -138,10 +141,20 @@ def performance(
     return Performance(
         samples=count,
         loss=total / count,
-        margin=None if no_margin else torch.cat(found).sort().values,
+        margin=None if no_margin else _sorted(torch.cat(found)),
         no_margin=no_margin,
         sizes=sizes,
     )
+
+
+def _larger(a: float, b: float) -> float:
+    """The larger one; NaN if one is, which ``max`` would lose."""
+    return a if a > b or math.isnan(a) else b
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """In ascending order, NaN (the margin of an answer that is none) first."""
+    return values[values.nan_to_num(nan=-math.inf, neginf=-math.inf, posinf=math.inf).argsort()]
 
 
 def _no_classification(outputs: Any, target: Any) -> str | None:

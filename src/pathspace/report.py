@@ -29,11 +29,11 @@ CAPTION = (
 class Report:
     """The measures of one network, in order. Made by :func:`pathspace.measure`.
 
-    Printing it gives a table, ``report["loss"]`` one :class:`Entry`, iterating all of them.
+    Printing it gives a table, ``report["loss"]`` one entry, iterating all of them.
 
     Attributes:
         name: what the network is called in comparisons.
-        entries: the numbers.
+        entries (tuple[pathspace.entries.Entry, ...]): the numbers.
         settings: how they were measured: streams, skeleton, samples.
         check: what a random rescaling moved, if that was asked for.
 

@@ -92,7 +92,10 @@ def spectral_norms(
             for norm in (batch_norms[name] for name in read if name in batch_norms):
                 key = norm.weight or norm.variance
                 assert key is not None
-                norms.append(SpectralNorm(key, double(gain(norm, state)).abs().amax(), 0.0))
+                factors = double(gain(norm, state))
+                if not bool(factors.isfinite().all()):
+                    raise PathspaceError(f"the factors of `{norm.layer}` are not finite")
+                norms.append(SpectralNorm(key, factors.abs().amax(), 0.0))
             continue
         for name in _weights_of(network, node):
             if name not in alias:

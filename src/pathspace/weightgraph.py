@@ -118,6 +118,14 @@ class WeightGraph:
                 weights[norm.bias] = weights[norm.bias] - self._mean(key, state) * gain(norm, state)
         return weights
 
+    def finite_weights(self, state: Mapping[str, Tensor] | None = None) -> Weights:
+        """The weights of the graph; refuses by name those that are not finite."""
+        weights = self.weights(state)
+        for name, weight in weights.items():
+            if not bool(weight.isfinite().all()):
+                raise PathspaceError(f"`{name}` holds values that are not finite")
+        return weights
+
     def _mean(self, key: str, state: Mapping[str, Tensor]) -> Tensor:
         """What a batch norm subtracts, less the bias in front of it."""
         mean = self.norms[key].mean

@@ -72,7 +72,7 @@ def group_norm(
             raise ValueError(f"{name} must be at least 1, not {exponent}")
     graph = WeightGraph(network)
     logs = _log_incoming(
-        network, graph.edges, graph.weights(own_state(network, state)), p, one_output_group
+        network, graph.edges, graph.finite_weights(own_state(network, state)), p, one_output_group
     )
     if not len(logs):
         result = logs.new_tensor(-math.inf)
@@ -188,8 +188,8 @@ def norm_21(
     Reference: Bartlett, Foster and Telgarsky 2017, in the spectral complexity.
     """
     graph = WeightGraph(network)
-    weights = graph.weights(own_state(network, state))
-    start = {} if reference is None else graph.weights(reference)
+    weights = graph.finite_weights(own_state(network, state))
+    start = {} if reference is None else graph.finite_weights(reference)
     norms = []
     for edge in graph.edges:
         if edge.from_constant:

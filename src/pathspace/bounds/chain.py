@@ -96,6 +96,9 @@ def fully_connected(network: Network, state: State | None = None) -> Chain:
         raise PathspaceError("this bound is for chains of fully connected layers with one output")
     if active:
         raise PathspaceError("this bound is for a linear output layer; here ReLU follows it")
+    for name, tensor in entries.items():
+        if not bool(tensor.isfinite().all()):
+            raise PathspaceError(f"`{name}` holds values that are not finite")
     chain = Chain(tuple(weights), tuple(biases))
     entering = [spec for spec in leaves(network.inputs) if isinstance(spec, InputSpec)]
     features = torch.Size(entering[0].shape[1:]).numel()

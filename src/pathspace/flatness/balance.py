@@ -18,8 +18,8 @@ class PathBalance:
     """How far apart the sizes of the basis-path values are. Converts to a float, the ratio.
 
     Attributes:
-        largest: sup |v|.
-        smallest: inf |v|; 0 as soon as one weight (say, a bias) is 0.
+        largest: ``sup |v|``.
+        smallest: ``inf |v|``; 0 as soon as one weight (say, a bias) is 0.
         zeros: how many basis paths have the value 0.
     """
 
@@ -29,7 +29,7 @@ class PathBalance:
 
     @property
     def ratio(self) -> float:
-        """The ratio sup |v| / inf |v|, at least 1."""
+        """The ratio ``sup |v| / inf |v|``, at least 1."""
         return self.largest / self.smallest if self.smallest else math.inf
 
     def __float__(self) -> float:

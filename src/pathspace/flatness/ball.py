@@ -24,7 +24,7 @@ def ball_flatness(
 
     .. math:: F = \max_{\|\delta\| \le \varepsilon} \frac{l(v+\delta) - l(v)}{1 + l(v)}
 
-    Searched by projected gradient ascent (see :func:`ascend`): a lower bound of the maximum, and
+    Searched by projected gradient ascent (see ``ascend``): a lower bound of the maximum, and
     exactly attained by the perturbation that is returned. Each step of each restart costs one
     gradient over the data.
 
@@ -96,9 +96,9 @@ def adaptive_sharpness(
 
     .. math:: F = \max_{\|\delta / |w|\,\|_2 \le \rho} l(w+\delta) - l(w)
 
-    The usual rescaling-invariant rival of path-space flatness: δ/|w| does not change when both
+    The usual rescaling-invariant rival of path-space flatness: ``δ/|w|`` does not change when both
     are rescaled. Searched as in :func:`ball_flatness`; not divided by 1 + l, as published. In
-    basis-path space |v| takes the place of |w|. Weights that are zero stay zero.
+    basis-path space ``|v|`` takes the place of ``|w|``. Weights that are zero stay zero.
 
     Args:
         objective: the mean loss over the data.

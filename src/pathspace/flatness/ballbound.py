@@ -97,9 +97,16 @@ def ball_bound(
     largest_norm = 0.0
     for batch in Objective(network, _no_loss, data, dtype=torch.float64).batches():
         y = next(iter((*batch.args, *batch.kwargs.values()))).flatten(1)
+        if not bool(y.isfinite().all()):
+            raise PathspaceError("some inputs are not finite, so that Theorem 5.1 says nothing")
         for k, inputs, radius in _layers(chain, kept, roots, y):
             radii[k] = min(radii[k], radius)
             largest_norm = max(largest_norm, float(inputs.norm(dim=1).max()))
+            if math.isnan(radius) or not math.isfinite(largest_norm):
+                raise PathspaceError(
+                    f"the values of hidden layer {k} leave the range of torch.float64, so that the "
+                    "bound of Theorem 5.1 cannot be computed"
+                )
     if epsilon is None:
         epsilon = min(radii) / 2
         if not epsilon > 0:

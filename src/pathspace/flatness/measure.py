@@ -115,6 +115,7 @@ def flatness(
     result = estimator(objective, place, seed=seed, **options)
     if not math.isfinite(result.loss):
         raise PathspaceError(f"the loss of the network itself is {result.loss}; it has no flatness")
+    _refuse_nan(result)
     if not skeletons:
         return result
     generator = torch.Generator().manual_seed(seed)
@@ -122,7 +123,7 @@ def flatness(
     for _ in range(skeletons):
         drawn = choose_skeleton(network, "random", state=place.origin, generator=generator)
         other = PathCoordinates(network, drawn, state=state, dtype=dtype)
-        values.append(estimator(objective, other, seed=seed, **options).value)
+        values.append(_refuse_nan(estimator(objective, other, seed=seed, **options)).value)
     return replace(result, spread=Spread(tuple(values)))
 
 
@@ -140,6 +141,16 @@ def coordinates(
     if space == "paths":
         return PathCoordinates(network, choice, state=state, dtype=dtype)
     raise ValueError(f'space must be "paths" or "weights", not {space!r}')
+
+
+def _refuse_nan(found: Flatness) -> Flatness:
+    if math.isnan(found.value):
+        raise PathspaceError(
+            f"the {found.kind} flatness in the space of {found.space} is not a number: around this "
+            "network the loss or its derivatives leave the range of the dtype; are all inputs "
+            "finite? If so, use dtype=torch.float64, or balance the network first"
+        )
+    return found
 
 
 def _check(kind: str, estimator: Callable[..., Flatness], options: Mapping[str, Any]) -> None:

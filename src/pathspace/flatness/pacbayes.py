@@ -114,6 +114,11 @@ def pac_bayes(
                 f"the mean loss is {found.loss:.4g}, but the bound is for losses between 0 and 1; "
                 "use pathspace.flatness.error_rate"
             )
+        if not math.isfinite(found.value):
+            raise PathspaceError(
+                f"the mean loss of networks perturbed with σ = {sigma:.4g} is not finite; use "
+                "pathspace.flatness.error_rate"
+            )
         paid = signs - log_kept(place, sigma)
         bound = pac_bayes_bound(
             found.value,
@@ -139,8 +144,11 @@ def pac_bayes(
 def error_rate(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of wrong classes: a loss between 0 and 1, without a gradient.
 
+    Scores that are not numbers (NaN) are no right answer.
+
     Example:
         >>> error_rate(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([1, 1]))
         tensor(0.5000)
     """
-    return (outputs.argmax(1) != targets).to(outputs.dtype).mean()
+    wrong = (outputs.argmax(1) != targets) | outputs.isnan().any(1)
+    return wrong.to(outputs.dtype).mean()

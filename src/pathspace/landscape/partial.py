@@ -33,10 +33,23 @@ class Partial:
         self._written = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
+            held, losses = self._read()
+            check_key(folder, held, key)
+            self.done = len(losses)
+            self.losses[: self.done] = losses
+
+    def _read(self) -> tuple[Key, Tensor]:
+        """The key and the losses in the file."""
+        try:
             held = json.loads(self.path.read_text(encoding="utf-8"))
-            check_key(folder, held["key"], key)
-            self.done = len(held["losses"])
-            self.losses[: self.done] = torch.tensor(held["losses"], dtype=torch.float64)
+            key, losses = dict(held["key"]), torch.tensor(held["losses"], dtype=torch.float64)
+            if losses.dim() != 1 or len(losses) > len(self.losses):
+                raise ValueError("it holds more than the landscape has points")
+        except (KeyError, TypeError, ValueError) as error:
+            raise PathspaceError(
+                f"{self.path} is damaged ({type(error).__name__}: {error}); delete it to begin anew"
+            ) from error
+        return key, losses
 
     def add(self, losses: Tensor) -> None:
         """Note the losses of the next points; written at most once per :data:`INTERVAL`."""

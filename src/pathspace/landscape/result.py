@@ -150,6 +150,15 @@ class Landscape:
                 held = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise PathspaceError(f"{folder / ARRAYS} is damaged: {error}") from error
+        try:
+            return cls._of(about, held)
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise PathspaceError(
+                f"{folder / ABOUT} is damaged, or {ARRAYS} is: {type(error).__name__}: {error}"
+            ) from error
+
+    @classmethod
+    def _of(cls, about: Mapping[str, Any], held: Mapping[str, Tensor]) -> Landscape:
         return cls(
             axes=tuple(held[f"t{k + 1}"] for k in range(len(about["labels"]))),
             losses=held["losses"],

@@ -36,7 +36,7 @@ def _margin_bound(
 ) -> Reading:
     """A bound for the 10 % margin, with the size of the inputs that it speaks of."""
     margin = s.on_data.quantile(0.1)
-    if margin <= 0:
+    if not margin > 0:
         raise PathspaceError(
             "at least a tenth of the samples is misclassified: the 10 % margin is not positive"
         )

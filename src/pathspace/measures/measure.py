@@ -60,9 +60,14 @@ class Subject:
         """Number of training samples."""
         return self.on_data.samples if self.samples is None else self.samples
 
-    def margin_over(self, log_norm: float) -> float:
+    def margin_over(self, log_norm: float) -> Reading:
         """The 10 % margin divided by a norm that is given by its logarithm."""
-        return self.on_data.quantile(0.1) * math.exp(-log_norm)
+        margin = self.on_data.quantile(0.1)
+        if log_norm == -math.inf:
+            raise PathspaceError("the norm is 0, and nothing can be divided by it")
+        if not margin > 0 or math.isinf(margin):
+            return Reading.of(margin * math.exp(min(-log_norm, 709.0)))
+        return Reading.of_log(math.log(margin) - log_norm)
 
     @cached_property
     def basis_path_norm(self) -> BasisPathNorm:
@@ -106,7 +111,8 @@ class Measure:
     """One line of the table.
 
     Attributes:
-        name, title, symbol, group, unit, invariant: see :class:`~pathspace.entries.Entry`.
+        name: this, ``title``, ``symbol``, ``group``, ``unit`` and ``invariant`` are those of its
+            :class:`~pathspace.entries.Entry`.
         function: computes it.
         needs: whether weights are enough.
         applies: whether to measure it for a network when nobody asked for it by name: ``False``
@@ -130,7 +136,10 @@ class Measure:
             reading = self.function(subject)
         except PathspaceError as error:
             return self.refusal(str(error))
-        return self._entry(reading.value, reading.log10, reading.notes)
+        notes = reading.notes
+        if math.isnan(reading.value):
+            notes = (*notes, "not a number: a weight, an input or an output is not finite")
+        return self._entry(reading.value, reading.log10, notes)
 
     def refusal(self, reason: str) -> Entry:
         """The entry that has a reason in place of a number."""

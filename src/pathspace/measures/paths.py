@@ -38,7 +38,7 @@ PATH_MEASURES = (
         PATHS,
         "in",
         True,
-        lambda s: Reading.of(s.margin_over(float(path_norm(s.network, log=True, state=s.state)))),
+        lambda s: s.margin_over(float(path_norm(s.network, log=True, state=s.state))),
         "data",
     ),
     Measure(

@@ -123,7 +123,7 @@ WEIGHT_MEASURES = (
         WEIGHTS,
         "in",
         False,
-        lambda s: Reading.of(s.margin_over(s.log_spectral_norm)),
+        lambda s: s.margin_over(s.log_spectral_norm),
         "data",
         applies=_affordable,
     ),

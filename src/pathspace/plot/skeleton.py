@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +17,12 @@ SKELETON = "#c0392b"
 FREE = "#7b241c"
 WEIGHT = "#b8bcc2"
 UNIT = "#2c3e50"
+PATH = "#56b4e9"
 
 
-def draw_skeleton(skeleton: Skeleton, ax: Any = None, *, limit: int = 2_000) -> Any:
+def draw_skeleton(
+    skeleton: Skeleton, ax: Any = None, *, path: Sequence[str] = (), limit: int = 2_000
+) -> Any:
     """Draw a small network with its skeleton weights in red, as Figure 2 of Meng et al. (2019).
 
     Units are drawn in columns, by the longest way from an input; squares are pinned units. Free
@@ -28,6 +32,7 @@ def draw_skeleton(skeleton: Skeleton, ax: Any = None, *, limit: int = 2_000) -> 
     Args:
         skeleton: see :func:`pathspace.choose_skeleton`.
         ax: matplotlib axes to draw on; new ones otherwise.
+        path: names of weights to underlay in blue, as :meth:`pathspace.BasisPaths.path` gives them.
         limit: refuse to draw more weights than this.
 
     Returns:
@@ -45,6 +50,11 @@ def draw_skeleton(skeleton: Skeleton, ax: Any = None, *, limit: int = 2_000) -> 
         target = edge.target.expand(edge.shape).reshape(-1).tolist()
         start = int(graph.start[k])
         lines += [(u, v, start + i) for i, (u, v) in enumerate(zip(source, target, strict=True))]
+    names = {graph.name(number): number for _, _, number in lines} if path else {}
+    for name in path:
+        if name not in names:
+            raise PathspaceError(f"there is no weight {name!r} to mark; one is {min(names)!r}")
+    marked = {names[name] for name in path}
     joins = [
         (part, total)
         for totals, parts in network.joins
@@ -67,6 +77,8 @@ def draw_skeleton(skeleton: Skeleton, ax: Any = None, *, limit: int = 2_000) -> 
                 "zorder": 2,
             }
         ax.plot(*zip(place[u], place[v], strict=True), **style)
+        if number in marked:
+            ax.plot(*zip(place[u], place[v], strict=True), color=PATH, lw=7, alpha=0.8, zorder=1)
     for u, v in joins:
         ax.plot(*zip(place[u], place[v], strict=True), color=UNIT, lw=1.0, ls=":", zorder=1)
     for unit, (x, y) in place.items():

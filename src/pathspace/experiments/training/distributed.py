@@ -86,7 +86,7 @@ class Ranks:
     def compare(self, tensors: Callable[[], Mapping[str, Tensor]], step: int) -> None:
         """Make sure that tensors are the same, bit by bit, in all ranks.
 
-        Each is told by a sum of its bits on its device, see :func:`fingerprints`, so that a few
+        Each is told by a sum of its bits on its device, see ``fingerprints``, so that a few
         bytes are sent and nothing is copied from the device but these.
 
         Args:
