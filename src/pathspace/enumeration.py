@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from pathspace.errors import PathspaceError
 from pathspace.network import Network
+from pathspace.tracing.guards import unchanged
 from pathspace.tracing.table import TABLE
 from pathspace.weightgraph import WeightGraph, Weights
 
@@ -218,10 +219,8 @@ def _contributions(
     graph.finite_weights(state)
     listed = paths(network, limit=limit)
     record = _Gates(None)
-    training = network.model.training
-    try:
-        network.model.eval()
-        with torch.no_grad(), record:
+    with unchanged(network.model, training=False):
+        with record:
             functional_call(network.model, state, gates)
         parts = []
         for path in listed:
@@ -230,13 +229,11 @@ def _contributions(
             total: Any = 0.0
             for t in range(degree + 1):
                 scaled = graph.state({name: t * w for name, w in one.items()}, state)
-                with torch.no_grad(), _Gates(record.slopes):
+                with _Gates(record.slopes):
                     value = functional_call(network.model, scaled, inputs)
                 sign = (-1) ** (degree - t) * math.comb(degree, t)
                 total = total + sign * value
             parts.append(total / math.factorial(degree))
-    finally:
-        network.model.train(training)
     found = torch.stack(parts)
     if not bool(found.isfinite().all()):
         raise PathspaceError(

@@ -28,6 +28,7 @@ Choice = Literal["modulo", "largest", "random"]
 Side = Literal["target", "source"]
 _OTHER: dict[Side, Side] = {"target": "source", "source": "target"}
 WeightIndex = tuple[str, tuple[int, ...]]
+_TIE = 1e-5  # sizes that differ by less, relatively, are equal: more than float32 rounds
 
 
 class SkeletonError(PathspaceError, ValueError):
@@ -244,7 +245,8 @@ def fill_edges(
             scales = own.reshape(-1)
         here, row = torch.unique(scales, return_inverse=True)  # not all scales: O(H) per tensor
         new = size.new_zeros(len(here)).scatter_reduce(0, row, found, "amax")
-        wins = (found == new[row]) & (found > size[scales]) & missing[scales]
+        equal, larger = found >= new[row] * (1 - _TIE), found > size[scales] * (1 + _TIE)
+        wins = equal & larger & missing[scales]
         first = best.new_full((len(here),), graph.m).scatter_reduce(
             0, row[wins], place[wins] + graph.start[k], "amin"
         )
@@ -254,11 +256,18 @@ def fill_edges(
 
 
 def _maximum(score: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Largest entry over the axes on which ``shape`` has size 1, and its place in the tensor."""
+    """Largest entry over the axes on which ``shape`` has size 1, and its place in the tensor.
+
+    Of entries that differ in rounding only, the first: where a unit has one weight on one side,
+    balancing makes weights exactly equal, and which of them comes out larger is chance.
+    """
+    if not score.dim():
+        return score.reshape(1), torch.zeros(1, dtype=torch.long)
     kept = [d for d in range(score.dim()) if shape[d] > 1 or score.shape[d] == 1]
     rest = [d for d in range(score.dim()) if d not in kept]
     rows = score.permute(*kept, *rest).reshape(shape.numel(), -1)
-    value, column = rows.max(1)
+    value = rows.amax(1)
+    column = (rows >= value[:, None] * (1 - _TIE)).view(torch.uint8).argmax(1)
     row = torch.arange(len(rows))
     return value, _flat(row, kept, score.shape) + _flat(column, rest, score.shape)
 

@@ -12,6 +12,7 @@ their sum :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}` is a weigh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor
 
 from pathspace.errors import PathspaceError
-from pathspace.network import Edge, Network, Normalization
+from pathspace.network import Edge, Network, Normalization, Ref, StateRef
+from pathspace.tracing.values import leaves
 
 Weights = dict[str, Tensor]
 
@@ -141,6 +143,7 @@ class WeightGraph:
         for edge in self.edges:
             norm = self.norms.get(edge.parameter)
             if norm is not None and norm.weight is None:
+                _check_gain(norm, weights[edge.parameter], state)
                 continue
             value = weights[edge.parameter]
             if norm is not None:
@@ -270,7 +273,11 @@ def sum_to(values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def absorbed_biases(network: Network) -> dict[str, str]:
-    """By running mean of a batch norm: the bias of the layer that feeds this batch norm alone."""
+    """By running mean of a batch norm: the bias of the layer that feeds this batch norm alone.
+
+    Nothing but movements may lie between the two: behind a ReLU or a factor the sum of the two
+    constants is another one. A batch norm that is used twice may have two biases in front of it.
+    """
     read = torch.zeros(len(network.scale), dtype=torch.bool)
     for units in (*(edge.source for edge in network.edges), *(part for _, part in network.joins)):
         read[units.reshape(-1)] = True
@@ -279,9 +286,13 @@ def absorbed_biases(network: Network) -> dict[str, str]:
         if edge.from_constant:
             biases.setdefault(int(edge.target.reshape(-1)[0]), edge)
     found = {}
+    uses = Counter(norm.mean for norm in network.normalizations)
+    before = _added_right_before(network) if biases and uses else {}
     for norm in network.normalizations:
         bias = biases.get(int(norm.input[0]))
-        if norm.mean is None or bias is None:
+        if norm.mean is None or bias is None or uses[norm.mean] > 1:
+            continue
+        if bias.parameter not in before.get(norm.mean, ()):
             continue
         alone = not bool(read[norm.input].any()) and bool((norm.input_scale > 0).all())
         if alone and torch.equal(bias.target.reshape(-1), norm.input):
@@ -289,10 +300,52 @@ def absorbed_biases(network: Network) -> dict[str, str]:
     return found
 
 
+def _added_right_before(network: Network) -> dict[str, set[str]]:
+    """By running mean: the parameters that the operation in front of a batch norm reads."""
+    found: dict[str, set[str]] = {}
+    for node in network.program:
+        if node.operation != "batch_norm":
+            continue
+        means = {leaf.name for leaf in leaves((node.args, node.kwargs)) if _is_state(leaf)}
+        step = node
+        while step is node or step.operation in _MOVEMENTS:
+            place = next((x for x in leaves((step.args, step.kwargs)) if isinstance(x, Ref)), None)
+            if place is None:
+                break
+            step = network.program[place.node]
+        names = {leaf.name for leaf in leaves((step.args, step.kwargs)) if _is_state(leaf)}
+        found |= dict.fromkeys(means, names)
+    return found
+
+
+def _is_state(leaf: object) -> bool:
+    return isinstance(leaf, StateRef)
+
+
+# Operations that leave all values as they are (dropout in eval mode).
+_MOVEMENTS = frozenset(
+    """
+    dropout dropout1d dropout2d dropout3d feature_dropout contiguous clone detach to type type_as
+    float double half bfloat16 view reshape flatten unflatten squeeze unsqueeze permute transpose
+    movedim moveaxis swapaxes swapdims
+    """.split()
+)
+
+
 def gain(norm: Normalization, state: Mapping[str, Tensor]) -> Tensor:
     """What a batch norm in eval mode multiplies by."""
     inverse = _inverse_deviation(norm, state)
     return inverse if norm.weight is None else state[norm.weight] * inverse
+
+
+def _check_gain(norm: Normalization, wanted: Tensor, state: Mapping[str, Tensor]) -> None:
+    """Refuse another gain than the one that follows from the statistics."""
+    there = gain(norm, state)
+    if not torch.allclose(wanted.detach().to(there), there.detach(), rtol=1e-3, atol=0.0):
+        raise PathspaceError(
+            f"`{norm.layer}` is a batch norm without weight: its gain follows from its running "
+            "variance, so a path through it cannot be given another value; use affine=True"
+        )
 
 
 def _inverse_deviation(norm: Normalization, state: Mapping[str, Tensor]) -> Tensor:

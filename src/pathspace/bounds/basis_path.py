@@ -54,7 +54,7 @@ def path_counts(d: int, H: int, L: int) -> list[int]:
         >>> path_counts(3, 4, 3), 3 * 4**2
         ([4, 20, 24], 48)
 
-    Reference: Zheng et al. 2019, proof of Theorem 2, with the indices corrected.
+    Reference: Zheng et al. 2019, proof of Theorem 2, which counts L − 1 matrices.
     """
     counts = [H]
     for b in range(1, L - 1):

@@ -95,9 +95,9 @@ class Combining(Evaluator):
         return x if given and plain else self.refuse()
 
     def add(self, a: Any, b: Any, *, alpha: Any = 1) -> Flow:
-        if isinstance(b, Flow) and alpha != 1:
-            b = b.times(abs(alpha) ** self.power)
         flows = [self._constant(side) for side in (a, b)]
+        if alpha != 1:
+            flows[1] = flows[1].times(abs(alpha) ** self.power)
         tensors, log, runs = self.aligned(*flows)
         shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
         if not any(flow.data for flow in flows):
@@ -107,7 +107,7 @@ class Combining(Evaluator):
         return Flow(total.expand(shape), log, True, runs)
 
     def rsub(self, a: Any, b: Any, alpha: Any = 1) -> Flow:
-        return self.add(b, a)
+        return self.add(b, a, alpha=alpha)
 
     def _constant(self, x: Any) -> Flow:
         if isinstance(x, Flow):

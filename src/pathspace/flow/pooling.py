@@ -108,17 +108,20 @@ class Pooling(Combining):
         mode = kwargs.get("mode", args[2] if len(args) > 2 else "nearest")
         if mode.startswith("nearest"):
             return x.map(lambda t: self.node.function(t, *args, **kwargs))
-        like = x.tensor.new_zeros(1, 1, *x.tensor.shape[2:])
-        size = self.node.function(like, *args, **kwargs).shape[2:]
-        result = x.tensor
+        given = dict(zip(["size", "scale_factor", "mode", "align_corners"], args, strict=False))
+        given |= kwargs
+        result, axes = x.tensor, x.tensor.dim() - 2
         for axis, length in enumerate(x.tensor.shape[2:]):
-            shape = [1] * len(size)
+            shape = [1] * axes
             shape[axis] = length
             eye = torch.eye(length, dtype=self.dtype).view(length, 1, *shape)
-            target = [1] * len(size)
-            target[axis] = size[axis]
-            options = {k: v for k, v in kwargs.items() if k in ("mode", "align_corners")}
-            matrix = F.interpolate(eye, size=target, **options).reshape(length, size[axis])
+            alone = dict(given)
+            for key in ("size", "scale_factor"):  # a factor need not be the ratio of the lengths
+                if given.get(key) is not None:
+                    numbers = [1] * axes
+                    numbers[axis] = per_axis(given[key], axes)[axis]
+                    alone[key] = numbers
+            matrix = F.interpolate(eye, **alone).reshape(length, -1)
             result = self.matrix(result.movedim(axis + 2, -1), self.raised(matrix).T)
             result = result.movedim(-1, axis + 2)
         return Flow(result, x.log, x.data)

@@ -71,10 +71,11 @@ class Landscape:
         found = []
         gaps, total = int(self.outside.sum()), self.losses.numel()
         if gaps:
+            reach = self.about.get("reach")  # none if roots are too small for their dtype
+            fit = f"; with directions {reach:.2g} times as long all of them fit" if reach else ""
             found.append(
                 f"{gaps} of {total} points are left out: on the way there a root of the skeleton "
-                "reaches zero, where basis-path values no longer determine the weights; with "
-                f"directions {self.about.get('reach', 0.0):.2g} times as long all of them fit"
+                f"reaches zero, where basis-path values no longer determine the weights{fit}"
             )
         scale, published = self.about.get("scale"), self.about.get("published scale")
         fits = math.inf if not scale else scale * (self.about.get("reach") or math.inf)

@@ -229,18 +229,16 @@ class BasisSpace(Coordinates):
             update[own] = step.rule.update([slope[own]], [state], group)[0]
         return update
 
-    def penalty(self, batch: Batch, step: Step) -> Tensors | None:
-        r"""The gradient of :math:`\frac{\lambda_1}{2}\|v_+\|^2`, :math:`\lambda_1 w_e (IO)^2`."""
+    def penalty(self, batch: Batch) -> list[Tensors]:
+        r"""The factors of :math:`\lambda_1 w_e (IO)^2`, the gradient of the penalty on values."""
         if not self.decays[0]:
-            return None
-        values: Tensors = batch.all_of(step.weights)
-        for table in (self._inner, self._outer):
-            if factors := batch.of(table.parts):
-                values = torch._foreach_mul(values, factors)
+            return []
+        tables = (batch.of(table.parts) for table in (self._inner, self._outer))
+        factors: list[Tensors] = [factor for factor in tables if factor is not None]
         if by_row(self.decay[0]):
-            rows = batch.settings({"decay": self.decay[0]}, values[0])["decay"]
-            values = torch._foreach_mul(values, [rows])
-        return values
+            like = factors[0][0]
+            factors.append([batch.settings({"decay": self.decay[0]}, like)["decay"]])
+        return factors
 
     def finish(self, step: Step) -> None:
         """Give the roots their new values and the free weights their old ones."""

@@ -78,9 +78,9 @@ class Coordinates(Space):
 
     def __repr__(self) -> str:
         return (
-            f"basis-path values (skeleton {self.choice!r}, metric {self.metric!r}, roots "
-            f"{self.roots!r}, start {self.start!r}, bp_decay {self.decay}); in-edges chosen anew: "
-            f"{self.rechosen}, root steps limited: {self.limited}"
+            f"basis-path values (skeleton {self.choice!r}, metric {self.metric!r}, "
+            f"roots {self.roots!r}, start {self.start!r}, bp_decay {self.decay})\n"
+            f"in-edges chosen anew: {self.rechosen}, root steps limited: {self.limited}"
         )
 
     # Arranging ---------------------------------------------------------------------------------

@@ -73,8 +73,10 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
 
     .. math:: v \leftarrow v - \eta\,u(\partial l/\partial v),
 
-    with u the rule's update; the weights follow by weight allocation, at the cost of one product
-    and sum of weight and gradient and one elementwise update. No weight is overwritten, and
+    with u the rule's update; the weights follow by weight allocation, at the cost of one
+    elementwise update and, for some of the layers, a product and sum of weight and gradient: what a
+    root changes about its units is done to what leaves them or, by rescaling them, to what enters
+    them, whichever are fewer weights. No weight is overwritten, and
     ``state_dict`` holds the momentum of the values in the place of their weights.
 
     The published algorithm is ``metric="paper", roots="additive", skeleton="modulo",
@@ -119,7 +121,7 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
         >>> model(torch.ones(3, 4)).square().mean().backward()
         >>> optimizer.step()
 
-    Reference: Meng et al. 2019, sections 4 and 11.1-11.3 (with the corrections in docs/notation).
+    Reference: Meng et al. 2019, sections 4 and 11.1-11.3; docs/theory/meng2019.md has corrections.
     """
 
 

@@ -164,8 +164,12 @@ class InvariantOptimizer(torch.optim.Optimizer):
         if source is None:
             source, target = target, None  # the last factor costs nothing extra
         gradients = _complete(gradients, weights, group)
-        if penalty := space.penalty(batch, step):
-            gradients = torch._foreach_add(gradients, penalty)
+        if factors := space.penalty(batch):
+            added: Tensors = weights
+            for factor in factors:
+                added = self._times(added, factor)
+            torch._foreach_add_(added, gradients)
+            gradients = added
         if step.linear:  # the factors hold the squares of s
             updates = self._times(gradients, target)
         else:
@@ -316,7 +320,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
             if leaf.parameter.grad is not None and not bool(leaf.parameter.grad.isfinite().all())
         ]
         where = ", ".join(f"`{name}`" for name in names) or "the sum of all gradients"
-        message = f"{where} is not finite; the step was not taken and no weight has changed"
+        verb = "are" if len(names) > 1 else "is"
+        message = f"{where} {verb} not finite; the step was not taken and no weight has changed"
         if self.nonfinite == "raise":
             raise FloatingPointError(message)
         if self.network.copies == 1 and self.skipped == 1:

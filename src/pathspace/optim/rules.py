@@ -65,8 +65,11 @@ class Buffer:
 
 
 def is_linear(rule: Rule, group: Group) -> bool:
-    """Whether the update is the gradient itself."""
-    return not rule.buffers(group)
+    """Whether the update is the gradient itself: without state, for a rule that says so.
+
+    A rule says so with the attribute ``is_plain``. Its ``update`` is then not called.
+    """
+    return bool(getattr(rule, "is_plain", False)) and not rule.buffers(group)
 
 
 class Momentum:
@@ -76,6 +79,7 @@ class Momentum:
     enters the average undampened.
     """
 
+    is_plain: ClassVar = True  # without momentum
     settings: ClassVar = {
         "lr": 1e-3,
         "momentum": 0.0,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pathspace.network import Network
+from pathspace.optim.representative import he_scales
 from pathspace.skeleton import Choice, Skeleton, choose_edges, fill_edges, order_of_computation
 from pathspace.weightgraph import WeightGraph, sum_to
 
@@ -23,6 +24,8 @@ def training_skeleton(
     coordinates of their own.
     """
     kept = torch.where(_alive(network, weights, relabel)[relabel], relabel, 0)
+    if bool(((relabel > 0) & (kept == 0)).any()):  # these have a scale, which must not be seen
+        weights = _representative(network, weights)
     while True:
         graph = WeightGraph(network, folded=False, relabel=kept)
         incoming = choose_edges(graph, dict(weights), "target", choice, None)
@@ -32,6 +35,16 @@ def training_skeleton(
         if not bool(missing.any()):
             return skeleton_of(graph, incoming, outgoing)
         kept = torch.where(missing[kept], 0, kept)
+
+
+def _representative(network: Network, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights in the representative of the network's class that steps are measured in."""
+    logs = he_scales(network.edges, weights, network.H + 1)
+    scaled = {
+        edge.parameter: weights[edge.parameter] * edge.ratio(logs).exp().to(weights[edge.parameter])
+        for edge in network.edges
+    }
+    return {**weights, **scaled}
 
 
 def _alive(network: Network, weights: Mapping[str, Tensor], relabel: Tensor) -> Tensor:

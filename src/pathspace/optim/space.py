@@ -53,9 +53,9 @@ class Space(ABC):
     def prepare(self, step: Step) -> None:
         """Renew the factors."""
 
-    def penalty(self, batch: Batch, step: Step) -> Tensors | None:
-        """What a regularizer that belongs to the space adds to the gradients of a batch."""
-        return None
+    def penalty(self, batch: Batch) -> Sequence[Tensors]:
+        """Factors: times the weights, what a regularizer of the space adds to the gradients."""
+        return ()
 
     def finish(self, step: Step) -> None:  # noqa: B027 - most spaces have nothing left to do
         """What is left to do when all weights have been updated."""

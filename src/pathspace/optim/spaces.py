@@ -15,12 +15,13 @@ from torch import Tensor
 
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
-from pathspace.network import Network
+from pathspace.network import Network, StateRef
 from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Leaf, Sheet, Side
 from pathspace.optim.space import Space, Step
+from pathspace.tracing.values import leaves
 
 
 class WeightSpace(Space):
@@ -114,13 +115,24 @@ class PathSpace(DiagonalSpace):
         if not 1 <= p < math.inf:
             raise ValueError(f"p must be at least 1 and finite, not {p}")
         self.p = p
+        self._bends = {
+            leaf.name
+            for node in network.program
+            if node.operation == "prelu"
+            for leaf in leaves((node.args, node.kwargs))
+            if isinstance(leaf, StateRef)
+        }
 
     def __repr__(self) -> str:
         return f"path-normalised weights (p = {self.p:g}, every {self.every} steps)"
 
     def is_plain(self, leaf: Leaf) -> bool:
-        """Whether a leaf gets the plain rule: no path runs along it."""
-        return leaf.edge is None or leaf.edge.is_fixed
+        """Whether a leaf gets the plain rule: no path runs along it.
+
+        Slopes of PReLU are on no path; γ, which counts them where they are larger than 1, would
+        let all others rest.
+        """
+        return leaf.edge is None or leaf.name in self._bends
 
     def measure(self, step: Step, power: float) -> None:
         """One sweep forwards and one backwards through the network of path sums."""
@@ -130,7 +142,10 @@ class PathSpace(DiagonalSpace):
         slopes = path_slopes(self.network, weights, self.p)
         found = []
         for sheet in self.sheets:
-            parts = [self._factors(slopes.get(leaf.name), leaf, power) for leaf in sheet.leaves]
+            parts = [
+                [] if self.is_plain(leaf) else self._factors(slopes.get(leaf.name), leaf, power)
+                for leaf in sheet.leaves
+            ]
             if sheet.single:
                 found.append(_two(parts[0]))
                 continue
