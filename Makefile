@@ -11,6 +11,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 # `make test EXTRAS=dev,ray` installs Ray too, and then its tests run: that is what CI does.
 EXTRAS ?= dev
 
+# `make fuzz N=5000 SEED=1000`: how many networks, and the seed of the first.
+N ?= 1000
+SEED ?= 0
+
 # The stamp carries the version, so that a new version reinstalls the package's metadata.
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/pathspace/__init__.py)
 INSTALLED := $(VENV)/.installed-$(VERSION)-$(EXTRAS)
@@ -19,7 +23,7 @@ DOCUMENTING := $(INSTALLED)-docs
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test docs bench lint format types clean
+.PHONY: help demo test docs bench fuzz lint format types clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -39,6 +43,9 @@ bench: $(INSTALLED)  ## how long things take, against their goals; renews result
 	$(BIN)/pathspace bench --json benchmarks/results/benchmarks.json
 	$(BIN)/pathspace bench scaling --json benchmarks/results/scaling.json
 	$(BIN)/python -m benchmarks.pages
+
+fuzz: $(INSTALLED)  ## the laws on many random networks; N of them (1000), from SEED (0) on
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --nets $(N) --seed $(SEED)
 
 lint: $(INSTALLED)  ## ruff and codespell: rules, format, spelling, changing nothing
 	$(BIN)/ruff check

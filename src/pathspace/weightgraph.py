@@ -13,14 +13,15 @@ their sum :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}` is a weigh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pathspace.errors import PathspaceError
-from pathspace.network import Edge, Network, Normalization, Ref, StateRef
+from pathspace.network import Edge, Network, Node, Normalization, Ref, StateRef
 from pathspace.tracing.values import leaves
 
 Weights = dict[str, Tensor]
@@ -224,7 +225,8 @@ class Places:
         picked = []
         for block in self.blocks:
             tensor = weights[self.graph.edges[block.edge].parameter]
-            entries = tensor[_on(block.index, tensor)] if block.index else tensor.reshape(1)
+            whole = tensor.expand(len(block.rows)) if not block.index else tensor  # has no axes
+            entries = whole[_on(block.index, tensor)] if block.index else whole
             picked.append(entries.to("cpu", torch.float64))
         return found.index_put((self.rows,), torch.cat(picked)) if picked else found
 
@@ -281,13 +283,14 @@ def absorbed_biases(network: Network) -> dict[str, str]:
     read = torch.zeros(len(network.scale), dtype=torch.bool)
     for units in (*(edge.source for edge in network.edges), *(part for _, part in network.joins)):
         read[units.reshape(-1)] = True
+    before = _added_right_before(network) if network.normalizations else {}
+    added = set().union(*before.values())
     biases: dict[int, Edge] = {}  # by first target
     for edge in network.edges:
-        if edge.from_constant:
+        if edge.from_constant and edge.parameter in added:
             biases.setdefault(int(edge.target.reshape(-1)[0]), edge)
     found = {}
     uses = Counter(norm.mean for norm in network.normalizations)
-    before = _added_right_before(network) if biases and uses else {}
     for norm in network.normalizations:
         bias = biases.get(int(norm.input[0]))
         if norm.mean is None or bias is None or uses[norm.mean] > 1:
@@ -301,25 +304,33 @@ def absorbed_biases(network: Network) -> dict[str, str]:
 
 
 def _added_right_before(network: Network) -> dict[str, set[str]]:
-    """By running mean: the parameters that the operation in front of a batch norm reads."""
+    """By running mean: the parameters that the operation in front of a batch norm adds."""
     found: dict[str, set[str]] = {}
     for node in network.program:
         if node.operation != "batch_norm":
             continue
-        means = {leaf.name for leaf in leaves((node.args, node.kwargs)) if _is_state(leaf)}
+        means = _names((node.args, node.kwargs))
         step = node
         while step is node or step.operation in _MOVEMENTS:
             place = next((x for x in leaves((step.args, step.kwargs)) if isinstance(x, Ref)), None)
             if place is None:
                 break
             step = network.program[place.node]
-        names = {leaf.name for leaf in leaves((step.args, step.kwargs)) if _is_state(leaf)}
-        found |= dict.fromkeys(means, names)
+        found |= dict.fromkeys(means, set(_names(_summands(step))))
     return found
 
 
-def _is_state(leaf: object) -> bool:
-    return isinstance(leaf, StateRef)
+def _summands(node: Node) -> Any:
+    """What an operation adds to its result as it is; a weight is no such thing."""
+    if node.operation == "linear" or node.operation.startswith("conv"):
+        return (*node.args[2:3], node.kwargs.get("bias"))
+    if node.operation == "add" and not node.kwargs:
+        return node.args
+    return ()
+
+
+def _names(tree: Any) -> Iterator[str]:
+    return (leaf.name for leaf in leaves(tree) if isinstance(leaf, StateRef))
 
 
 # Operations that leave all values as they are (dropout in eval mode).

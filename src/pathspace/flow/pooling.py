@@ -112,16 +112,17 @@ class Pooling(Combining):
         given |= kwargs
         result, axes = x.tensor, x.tensor.dim() - 2
         for axis, length in enumerate(x.tensor.shape[2:]):
-            shape = [1] * axes
-            shape[axis] = length
+            shape, other = [1] * axes, [2] * axes  # torch's antialias misreads axes of length 1
+            shape[axis] = other[axis] = length
             eye = torch.eye(length, dtype=self.dtype).view(length, 1, *shape)
+            eye = eye.expand(length, 1, *other).contiguous()
             alone = dict(given)
             for key in ("size", "scale_factor"):  # a factor need not be the ratio of the lengths
                 if given.get(key) is not None:
-                    numbers = [1] * axes
+                    numbers = [2 if key == "size" else 1] * axes
                     numbers[axis] = per_axis(given[key], axes)[axis]
                     alone[key] = numbers
-            matrix = F.interpolate(eye, **alone).reshape(length, -1)
+            matrix = F.interpolate(eye, **alone).movedim(axis + 2, 1).flatten(2)[..., 0]
             result = self.matrix(result.movedim(axis + 2, -1), self.raised(matrix).T)
             result = result.movedim(-1, axis + 2)
         return Flow(result, x.log, x.data)

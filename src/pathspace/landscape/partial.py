@@ -45,7 +45,7 @@ class Partial:
             key, losses = dict(held["key"]), torch.tensor(held["losses"], dtype=torch.float64)
             if losses.dim() != 1 or len(losses) > len(self.losses):
                 raise ValueError("it holds more than the landscape has points")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise PathspaceError(
                 f"{self.path} is damaged ({type(error).__name__}: {error}); delete it to begin anew"
             ) from error

@@ -139,7 +139,7 @@ class Landscape:
         try:
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
             found = about.get("format")
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise PathspaceError(f"{folder / ABOUT} is damaged: {error}") from error
         if found != FORMAT:
             raise PathspaceError(
@@ -149,7 +149,9 @@ class Landscape:
             with (folder / ARRAYS).open("rb") as file:
                 arrays = numpy.load(file, allow_pickle=False)
                 held = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        except (
+            OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile
+        ) as error:  # fmt: skip
             raise PathspaceError(f"{folder / ARRAYS} is damaged: {error}") from error
         try:
             return cls._of(about, held)

@@ -48,6 +48,7 @@ class BasisSpace(Coordinates):
 
     def prepare(self, step: Step) -> None:
         """Step the roots, and renew the factors of all other weights."""
+        self._check_range(self._largest_log)
         if self.metric == "paper" or any(self.decays):
             self._measure(step)
         change = self._ratio(step).to(self._logs.dtype)  # log(1/R)
@@ -88,6 +89,7 @@ class BasisSpace(Coordinates):
         if self.metric == "paper":  # Eq. (40) has the norm once: half of it before and after
             self.log_source, self.log_target = -inner, norms / 2 - outer
             self._power = 0.0
+            self._check_range(float(torch.maximum(inner.abs(), outer.abs()).max()))
         self.log_value = inner + outer
         if self.decays[0]:
             self._inner.fill((2 * inner).exp())
@@ -255,7 +257,9 @@ class BasisSpace(Coordinates):
             self.log_source = torch.where(resting, self._log_source_before, self.log_source)
         if self.metric == "normalized" and self.taken % _EVERY == 0:
             drift = self.log_source + self.log_target
-            if torch.linalg.vector_norm(drift, math.inf).item() > _DRIFT:
+            both = torch.stack([drift, self.log_source])
+            largest, self._largest_log = torch.linalg.vector_norm(both, math.inf, 1).tolist()
+            if largest > _DRIFT:
                 self._revise(drift.abs() > _DRIFT, step)
 
     def _revise(self, units: Tensor, step: Step) -> None:

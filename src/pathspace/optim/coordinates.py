@@ -6,6 +6,7 @@ itself is in :mod:`pathspace.optim.basis`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,7 @@ Metric = Literal["normalized", "paper"]
 Roots = Literal["multiplicative", "additive"]
 Start = Literal["as_is", "skeleton_init"]
 SIDES: tuple[Side, Side] = ("target", "source")
+MARGIN = 12.0  # of logarithms: what steps between two looks may add, and weights and gradients
 
 
 class Coordinates(Space):
@@ -144,6 +146,15 @@ class Coordinates(Space):
             logs = he_scales(network.edges, weights, size)
         self.log_source = logs.to(self.device)
         self.log_target = -self.log_source
+        self._largest_log = float(logs.abs().max())
+        self._check_range(self._largest_log)
+
+    def _check_range(self, log: float) -> None:
+        """Refuse factors whose squares leave the range of a dtype, or will before the next look."""
+        if self.network.copies == 1:  # networks side by side must not end each other
+            smallest = min((torch.finfo(sheet.dtype).max for sheet in self.sheets), default=1e38)
+            if not 2 * log < math.log(smallest) - MARGIN:
+                raise self.out_of_range()
 
     def _set_skeleton(self) -> None:
         """Set all skeleton weights to 1, those of batch norms apart; this changes the function."""

@@ -24,8 +24,10 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
     r"""Logarithms of the scales that give what enters every unit the norm :math:`\sqrt 2`.
 
     One sweep in the order of computation. What counts for a unit are the weights of the first
-    tensor that writes it, biases apart; a unit that only constants enter (behind a batch norm)
-    gets the norm 1, as its initial weight has. Scales that nothing enters stay as they are.
+    tensor that writes it, biases apart; a unit that only constants enter before it is read (behind
+    a batch norm, also where a residual stream begins there) gets the norm 1, as its initial weight
+    has. Weights that leave a unit of unknown norm do not count: they are scaled as it is. Scales
+    that nothing enters stay as they are.
 
     Args:
         edges: the edges, in the order in which the network computes.
@@ -38,31 +40,29 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
     logs = torch.zeros(size, dtype=torch.float64)
     known = torch.zeros(size, dtype=torch.bool)
     known[0] = True
-    written = known.clone()  # by other units
-    for edge in edges:
-        if not edge.from_constant:
-            written[edge.target_scale.reshape(-1)] = True
     constants = torch.zeros(size, dtype=torch.float64)
     for edge in edges:
+        targets, sources = edge.target_scale.reshape(-1), edge.source_scale.reshape(-1)
         if edge.from_constant:
-            scales = edge.target_scale.reshape(-1)
-            constants.index_add_(0, scales, _entering(edge, weights[edge.parameter], logs))
-    _settle(logs, known | written, torch.arange(size), constants, 0.0)
-    known |= (constants > 0) & ~written
-    for edge in edges:
-        scales = edge.target_scale.reshape(-1)
-        if not (edge.from_constant or bool(known[scales].all())):
-            entering = _entering(edge, weights[edge.parameter], logs)
-            known |= _settle(logs, known, scales, entering, math.log(HE))
+            entering = _entering(edge, weights[edge.parameter], logs, known)
+            constants.index_add_(0, targets, entering)
+            continue
+        if not bool(known[sources].all()):
+            read = torch.zeros_like(known).index_fill_(0, sources, True)
+            known |= _settle(logs, known | ~read, torch.arange(size), constants, 0.0)
+        if not bool(known[targets].all()):
+            entering = _entering(edge, weights[edge.parameter], logs, known)
+            known |= _settle(logs, known, targets, entering, math.log(HE))
+    _settle(logs, known, torch.arange(size), constants, 0.0)
     return logs
 
 
-def _entering(edge: Edge, weight: Tensor, logs: Tensor) -> Tensor:
-    """Sums of squares over what enters each unit, sources rescaled.
+def _entering(edge: Edge, weight: Tensor, logs: Tensor, known: Tensor) -> Tensor:
+    """Sums of squares over what enters each unit from known ones, sources rescaled.
 
     In the dtype of the weights first, which is faster, and in float64 where that is too narrow.
     """
-    scales = (-2 * logs[edge.source_scale]).exp()
+    scales = (-2 * logs[edge.source_scale]).exp() * known[edge.source_scale]
     found = _weighted(weight.detach().cpu(), scales, edge.target_scale.shape)
     if found.dtype != torch.float64 and not bool(((found > _TINY) & found.isfinite()).all()):
         found = _weighted(weight.detach().cpu().double(), scales, edge.target_scale.shape)

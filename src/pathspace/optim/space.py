@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pathspace.errors import PathspaceError
 from pathspace.network import Network
 from pathspace.optim.blocks import Batch
 from pathspace.optim.lists import Group, Tensors
@@ -33,6 +34,7 @@ class Space(ABC):
     target: Sequence[Tensor | None]
     back: tuple[Sequence[Tensor | None], ...] = ()
     seen: Sequence[bool]
+    sheets: Sequence[Sheet] = ()
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -59,6 +61,15 @@ class Space(ABC):
 
     def finish(self, step: Step) -> None:  # noqa: B027 - most spaces have nothing left to do
         """What is left to do when all weights have been updated."""
+
+    def out_of_range(self) -> PathspaceError:
+        """What to say when factors overflow: a step would leave weights that are no numbers."""
+        dtypes = ", ".join(sorted({str(sheet.dtype) for sheet in self.sheets}))
+        return PathspaceError(
+            f"the weights are scaled so differently that the factors of a step leave the range of "
+            f"{dtypes}; no weight has changed. Balance the network first (`pathspace.balance_`), "
+            "or use a dtype with a larger range"
+        )
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -70,6 +70,12 @@ class DiagonalSpace(Space):
         power = 2.0 if step.linear else 1.0
         if self.taken % self.every == 0 or power != self.power:
             self.measure(step, power)
+            given = [part for part in (*self.source, *self.target) if part is not None]
+            # Networks side by side must not end each other: there, this one loses its loss.
+            if self.network.copies == 1 and given:
+                total = torch.stack([part.sum().double() for part in given]).sum().item()
+                if not math.isfinite(total):
+                    raise self.out_of_range()
         self.power = power
         self.taken += 1
 

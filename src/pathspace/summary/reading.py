@@ -155,7 +155,7 @@ def _read_file(path: Path) -> Runs:
         raise RunError(f"{path} is a part of a run; name its folder, {path.parent}")
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:  # of UTF-8 as well as of JSON
         raise RunError(f"{path} is not JSON; a run is {KINDS}") from error
     try:
         several = data.get("reports", [data])

@@ -111,7 +111,7 @@ def unsealed(content: bytes) -> dict[str, Any]:
     """
     try:
         data = json.loads(content)
-    except ValueError as error:  # of UTF-8 as well as of JSON
+    except (ValueError, RecursionError) as error:  # of UTF-8 as well as of JSON
         raise Damaged(f"the content is not JSON: {error}") from error
     seal = data.pop(SEAL, None) if isinstance(data, dict) else None
     if seal is None:

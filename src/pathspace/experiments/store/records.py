@@ -84,11 +84,21 @@ def read_record(folder: Path, *, verify: bool = True) -> Record:
     return Record(
         folder=folder,
         key=result["key"],
-        config=json.loads(read_file(folder / CONFIG)),
+        config=_config(folder / CONFIG),
         result=result,
         timings=read_sealed(folder / TIMINGS),
         environment=read_sealed(folder / ENVIRONMENT),
     )
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        held = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is not JSON: {error}") from error
+    if not isinstance(held, dict):
+        raise Damaged(f"{path} holds {type(held).__name__}, not settings by name")
+    return held
 
 
 def agrees(held: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -108,5 +118,5 @@ def parse_rows(content: bytes, path: Path) -> list[dict[str, Any]]:
     """The rows of a file of metrics."""
     try:
         return [json.loads(line) for line in content.splitlines()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is not JSON, line by line: {error}") from error
