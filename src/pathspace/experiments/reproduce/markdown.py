@@ -10,7 +10,6 @@ from pathspace import __version__
 from pathspace.experiments.reproduce.experiment import natural_order
 from pathspace.experiments.reproduce.progress import in_words
 from pathspace.experiments.reproduce.running import Reproduction
-from pathspace.page.downloads import file_stem
 from pathspace.summary.groups import shown
 from pathspace.tables import NOTHING, Table
 
@@ -19,7 +18,7 @@ def page_text(reproduction: Reproduction) -> str:
     """The page of one experiment."""
     experiment, findings = reproduction.experiment, reproduction.findings
     parts = [
-        f"# {experiment.name}: {experiment.title}",
+        f"# {experiment.name}{_size(reproduction)}: {experiment.title}",
         f"{_escape(str(experiment.source))}. {_escape(experiment.where)}.",
         "## What the paper shows",
         _escape(experiment.shows),
@@ -41,16 +40,20 @@ def page_text(reproduction: Reproduction) -> str:
     return f"{body}\n$ {experiment.command(reproduction.preset)}\n```\n"
 
 
-def index_text(summaries: Iterable[Mapping[str, Any]]) -> str:
-    """The list of pages, a line each; made of what ``summary.json`` files hold."""
+def _size(reproduction: Reproduction) -> str:
+    return "" if reproduction.preset == "quick" else f" at the {reproduction.preset}'s size"
+
+
+def index_text(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """The list of pages, a line each; made of what ``summary.json`` files hold, by folder."""
     lines = [
         "| experiment | what | preset | trainings | of the paper's claims |",
         "|---|---|---|---:|---|",
     ]
-    for one in sorted(summaries, key=lambda one: natural_order(one["experiment"])):
-        name = one["experiment"]
+    for folder in sorted(summaries, key=natural_order):
+        one = summaries[folder]
         lines.append(
-            f"| [{name}]({file_stem(name)}/README.md) | {_escape(one['title'])} "
+            f"| [{one['experiment']}]({folder}/README.md) | {_escape(one['title'])} "
             f"| {one['preset']} | {one['trials']} | {_verdicts(one['claims'])} |"
         )
     told = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from pathspace.experiments.reproduce.markdown import index_text, page_text
 from pathspace.experiments.reproduce.running import Reproduction
-from pathspace.experiments.store.errors import explained
+from pathspace.experiments.store.errors import StoreError, explained
 from pathspace.experiments.training import Outcome
 from pathspace.page.downloads import csv_text, json_text
 from pathspace.summary.groups import flatten
@@ -26,11 +26,14 @@ def write_reproduction(reproduction: Reproduction, out: Path) -> Path:
         <out>/<experiment>/trials.csv     all trials: settings, last metrics, seconds
         <out>/<experiment>/summary.json   claims in full precision
 
+    Preset ``paper`` has a folder of its own, ``<experiment>-paper``.
+
     Raises:
         StoreError: a file cannot be written.
         ImportError: matplotlib is not installed.
     """
-    folder = out / reproduction.experiment.slug
+    preset = "" if reproduction.preset == "quick" else f"-{reproduction.preset}"
+    folder = out / f"{reproduction.experiment.slug}{preset}"
     files: dict[str, bytes] = {}
     for figure in reproduction.findings.figures:
         for kind in ("png", "svg"):
@@ -48,9 +51,21 @@ def write_reproduction(reproduction: Reproduction, out: Path) -> Path:
 
 
 def write_index(out: Path) -> Path:
-    """Write a list of all reproductions below a folder, whenever they were written."""
+    """Write a list of all reproductions below a folder, whenever they were written.
+
+    Raises:
+        StoreError: a file cannot be written, or a summary cannot be read.
+    """
     file = out / PAGE
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"*/{SUMMARY}")]
+    found = {}
+    for path in out.glob(f"*/{SUMMARY}"):
+        try:
+            found[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{path} is damaged ({error}); remove it, and reproduce the experiment again: "
+                "nothing is computed twice"
+            ) from None
     with explained(file):
         file.write_bytes(index_text(found).encode())
     return file
