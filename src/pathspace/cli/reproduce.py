@@ -64,7 +64,8 @@ def reproduce(
         str,
         typer.Option(
             metavar="NAME",
-            help="Where the work is done: [bold]local[/], [bold]local:N[/] processes, "
+            help="Where the work is done: [bold]local[/], [bold]local:N[/] for N processes (one "
+            "per core is fastest), "
             "[bold]ray[/] or [bold]ray:ADDRESS[/].",
         ),
     ] = "local",
@@ -82,6 +83,7 @@ def reproduce(
         pathspace reproduce list
         pathspace reproduce meng2019 fig4 --preset quick --out fig4
         pathspace reproduce yi2019 --executor local:2
+        pathspace reproduce all --executor local:2
         pathspace reproduce all --executor ray:auto
     """
     from pathspace.experiments.executors import Archive, executor_named
