@@ -8,9 +8,13 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import layers  # noqa: E402
+import torch  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 import pathspace  # noqa: E402
+
+# The networks of the gallery are small: threads gain nothing, and cost much on a busy machine.
+torch.set_num_threads(1)
 
 project = "pathspace"
 author = "The pathspace authors"
