@@ -171,7 +171,8 @@ class BasisPaths:
 
     def flat(self, values: Mapping[str, Tensor]) -> Tensor:
         """The m − H coordinates of values, gradients or updates as one vector."""
-        whole = torch.cat([values[edge.parameter].reshape(-1) for edge in self.graph.edges])
+        parts = [values[edge.parameter].reshape(-1) for edge in self.graph.edges]
+        whole = torch.cat(parts) if parts else torch.zeros(0)  # a network without weights
         keep = torch.ones(self.graph.m, dtype=torch.bool, device=whole.device)
         keep[self._sorted_free.to(whole.device)] = False
         return whole[keep]

@@ -316,7 +316,7 @@ def _added_right_before(network: Network) -> dict[str, set[str]]:
             if place is None:
                 break
             step = network.program[place.node]
-        found |= dict.fromkeys(means, set(_names(_summands(step))))
+        found |= {mean: set(_names(_summands(step))) for mean in means}
     return found
 
 

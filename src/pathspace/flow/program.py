@@ -22,7 +22,7 @@ class Program:
         nodes: the operations, in order.
         unused: for each of them the values that none behind it reads.
         inputs: shapes and dtypes of the inputs.
-        outputs: where the outputs come from.
+        outputs: where the outputs come from; an input that is returned as it is is one.
         waist: the place of a linear map that all paths go through, such that its weight is much
             larger than all behind it, and worth being read once instead of twice.
     """
@@ -30,7 +30,7 @@ class Program:
     nodes: tuple[Node, ...]
     unused: tuple[tuple[Ref, ...], ...]
     inputs: list[InputSpec]
-    outputs: list[Ref]
+    outputs: list[Ref | StateRef]
     waist: int | None
 
     @classmethod
@@ -52,8 +52,9 @@ class Program:
             tuple(ref for ref in refs if last[ref.node] == place)
             for place, refs in enumerate(reads)
         )
-        nodes, waist = tuple(network.program), _waist(network, reads, outputs)
-        return cls(nodes, tuple(unused), _specs(network), outputs, waist)
+        ends = [leaf for leaf in leaves(network.outputs) if _is_end(leaf)]
+        waist = _waist(network, reads, outputs) if len(ends) == len(outputs) else None
+        return cls(tuple(network.program), tuple(unused), _specs(network), ends, waist)
 
 
 def _waist(network: Network, reads: list[list[Ref]], outputs: list[Ref]) -> int | None:
@@ -95,6 +96,11 @@ def _with_one_sample(network: Network) -> Network:
 
 def _specs(network: Network) -> list[InputSpec]:
     return [leaf for leaf in leaves(network.inputs) if isinstance(leaf, InputSpec)]
+
+
+def _is_end(leaf: Any) -> bool:
+    """Whether paths end here, those without a weight among them."""
+    return isinstance(leaf, Ref) or (isinstance(leaf, StateRef) and leaf.name.startswith("input "))
 
 
 def _refs(tree: Any) -> list[Ref]:
