@@ -26,6 +26,7 @@ from architectures import Spec, build
 from fuzz.drawing import batch_of
 from fuzz.pathsums import NotKnown, path_sum
 from pathspace.skeleton import SkeletonError
+from pathspace.units import PINNED
 from test_optim_exactness import Explicit
 
 EPS = 1e-11
@@ -263,6 +264,13 @@ def norms(setting: Setting) -> None:
 def _enumerate(setting: Setting, network: ps.Network, p: float, found: float) -> None:
     """Only where every weight is used at one place, and nothing else has a size."""
     if not all(type(layer).__name__ in _PLAIN for layer in setting.spec.layers):
+        return
+    inside = network.scale == 0  # listed paths end at pinned units, those of the norm at outputs
+    inside[: PINNED + 1] = False
+    for space in network.spaces:
+        if space.operation == "input":
+            inside[space.units] = False
+    if any(bool(inside[edge.source].any()) for edge in network.edges):
         return
     nothing = setting.copy()
     with torch.no_grad():
