@@ -225,6 +225,8 @@ def powers_of_two_change_no_bit(setting: Setting) -> None:
         tolerance = 0.0 if dtype != torch.float16 else 1e-2
         apart = largest(y.double() - other.double())
         size = largest(y.double())
+        if dtype == torch.float16 and size < small:
+            return
         expect(
             apart <= tolerance * size, "powers of two change no bit", f"{dtype}: {apart} of {size}"
         )
