@@ -81,7 +81,7 @@ class Fleet:
     def _batch(self) -> tuple[Tensor, Tensor]:
         size = self.lead.trial.batch
         start = self.lead.batch * size
-        index = self._order[:, start : start + size]
+        index = self._order[:, start : start + size].contiguous()  # looked up twice
         return _rows(self._inputs, index), _rows(self._targets, index)
 
     # Steps -------------------------------------------------------------------------------------
