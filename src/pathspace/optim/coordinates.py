@@ -255,10 +255,10 @@ class Coordinates(Space):
         targets: list[Tensor | None] = []
         for sheet, source, target in zip(self.sheets, self._sources, self._targets, strict=True):
             if sheet.single:
-                backs[0].append(_unless(source, moved_out, 4 * size, 0))
-                backs[1].append(_unless(target, moved_in, 4 * size, 0))
-                flows[0].append(_unless(source, flow_out, size, 0))
-                flows[1].append(_unless(target, flow_in, size, 0))
+                backs[0].append(_slots_of(source, moved_out, 4 * size))
+                backs[1].append(_slots_of(target, moved_in, 4 * size))
+                flows[0].append(_slots_of(source, flow_out, size))
+                flows[1].append(_slots_of(target, flow_in, size))
                 targets.append(target)
                 continue
             zero = torch.zeros(sheet.rows, sheet.columns, dtype=torch.long)
@@ -331,12 +331,12 @@ class Coordinates(Space):
         self._follow_skeleton()
 
 
-def _unless(scales: Tensor | None, slots: Tensor, idle: int, pinned: int) -> Tensor | None:
+def _slots_of(scales: Tensor | None, slots: Tensor, idle: int) -> Tensor | None:
     """The slots of scales; nothing if all of them are idle or belong to pinned scales."""
     if scales is None:
         return None
     found = slots[scales]
-    return None if bool(((found == idle) | (scales == pinned)).all()) else found
+    return None if bool(((found == idle) | (scales == 0)).all()) else found
 
 
 def _is_there(part: Tensor | None) -> bool:

@@ -7,6 +7,7 @@ gradient :math:`s_e\,\partial l/\partial w_e`, which rescaling does not touch.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,9 +80,9 @@ class DiagonalSpace(Space):
         self.power = power
         self.taken += 1
 
+    @abstractmethod
     def measure(self, step: Step, power: float) -> None:
         r"""Renew the factors :math:`s_e^{\mathrm{power}}`."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the factors where they outlive one step."""
