@@ -77,20 +77,28 @@ def penalties(repeats: int) -> list[Measurement]:
         "path-norm penalty": (PathNormPenalty(network).add_to_gradients_, None),
         "one pass w.add_(g)": (adding(network), None),
     }
-    inside = {decay: training(128, decay)[1] for decay in (0.0, 1e-9)}
+    inside = {
+        (decay, fused): training(128, decay, fused)[1]
+        for fused in (False, True)
+        for decay in (0.0, 1e-9)
+    }
     tasks = {"step": step, **{kind: task for kind, (task, _) in kinds.items()}}
-    tasks |= {f"G-SGD {decay}": task for decay, task in inside.items()}
+    tasks |= {f"G-SGD {key}": task for key, task in inside.items()}
     seconds = interleaved(tasks, repeats)
     shares = {kind: (seconds[kind], goal) for kind, (_, goal) in kinds.items()}
-    plain, decayed = (seconds[f"G-SGD {decay}"] for decay in inside)
-    shares["basis-path penalty inside G-SGD (bp_decay)"] = decayed - plain, 5.0
+    for fused in (False, True):
+        plain, decayed = (seconds[f"G-SGD {(decay, fused)}"] for decay in (0.0, 1e-9))
+        name = f"basis-path penalty inside G-SGD (bp_decay{', fused' * fused})"
+        shares[name] = decayed - plain, 5.0
     return [
         Measurement(f"784-4000-4000-10: {kind}", 100 * share / seconds["step"], "% of a step", goal)
         for kind, (share, goal) in shares.items()
     ]
 
 
-def training(batch: int, decay: float | None = None) -> tuple[ps.Network, Callable[[], None]]:
+def training(
+    batch: int, decay: float | None = None, fused: bool = False
+) -> tuple[ps.Network, Callable[[], None]]:
     """A wide network and a step of SGD on it, or of G-SGD with a basis-path penalty."""
     model = models.build(WIDE)
     x = torch.randn(batch, *models.example_input(WIDE).shape[1:])
@@ -98,7 +106,9 @@ def training(batch: int, decay: float | None = None) -> tuple[ps.Network, Callab
     network = ps.trace(model, x[:1])
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, foreach=True)
     if decay is not None:
-        optimizer = ps.optim.GSGD(model.parameters(), 1e-9, network=network, bp_decay=decay)
+        optimizer = ps.optim.GSGD(
+            model.parameters(), 1e-9, network=network, bp_decay=decay, fused=fused
+        )
 
     def step() -> None:
         optimizer.zero_grad()

@@ -14,10 +14,16 @@ from pathspace.bench import Measurement, interleaved, peak_memory
 from pathspace.experiments import models
 
 GSGD, PATH, FLOOR = "G-SGD", "Path-SGD", "G-SGD's arithmetic alone"
+FUSED_GSGD, FUSED_PATH = "G-SGD, fused", "Path-SGD, fused"
 SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
-    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08, FLOOR: None}),
-    ("mlp:784-4000-4000-10", 100, 2, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
+    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08, FUSED_GSGD: 1.08, FLOOR: None}),
+    (
+        "mlp:784-4000-4000-10",
+        100,
+        2,
+        {GSGD: 1.10, FUSED_GSGD: 1.10, PATH: 1.15, FUSED_PATH: 1.15, FLOOR: None},
+    ),
     ("plainnet34", 128, 0.3, {GSGD: 1.08, PATH: 1 + 2 / 128}),
     ("plainnet34", 32, 0.3, {GSGD: None, PATH: 1 + 2 / 32}),
 ]
@@ -25,6 +31,10 @@ KINDS: dict[str, Callable] = {
     "SGD": lambda params, network: torch.optim.SGD(params, 1e-6, foreach=True),
     GSGD: lambda params, network: ps.optim.GSGD(params, 1e-6, network=network),
     PATH: lambda params, network: ps.optim.PathSGD(params, 1e-12, network=network),
+    FUSED_GSGD: lambda params, network: ps.optim.GSGD(params, 1e-6, network=network, fused=True),
+    FUSED_PATH: lambda params, network: ps.optim.PathSGD(
+        params, 1e-12, network=network, fused=True
+    ),
     FLOOR: lambda params, network: Floor(params),
 }
 
@@ -96,7 +106,7 @@ def measure(repeats: int) -> list[Measurement]:
                 results.append(
                     Measurement(f"{name}, batch {batch}: {kind}", ratio, "× SGD", goals.get(kind))
                 )
-    for kind in (GSGD, PATH):
+    for kind in (GSGD, FUSED_GSGD, PATH, FUSED_PATH):
         run, optimizer = iteration("mlp:784-4000-4000-10", kind, 4)
         run()
         size = sum(p.numel() * p.element_size() for p in optimizer.param_groups[0]["params"])

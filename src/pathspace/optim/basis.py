@@ -27,6 +27,7 @@ from pathspace.optim.lists import Group, Tensors, add_products_, by_row, is_on, 
 from pathspace.optim.sheets import SIZE
 from pathspace.optim.skeleton import rechosen
 from pathspace.optim.space import Step
+from pathspace.optim.stepping import Kernels
 from pathspace.signedlogs import log_product
 
 
@@ -42,7 +43,8 @@ class BasisSpace(Coordinates):
                 for part in given:
                     part.zero_()
             elif given:
-                _flow(step.weights[place], gradient, given, step.group(self.sheets[place]))
+                group = step.group(self.sheets[place])
+                _flow(step.weights[place], gradient, given, group, step.kernels)
         self._flow.sum_into(self._slopes)
         return math.isfinite(self._slopes.sum().item())
 
@@ -300,7 +302,9 @@ def _same(first: Sequence[float | Tensor], second: Sequence[float | Tensor]) -> 
     )
 
 
-def _flow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], group: Group) -> None:
+def _flow(
+    weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], group: Group, kernels: Kernels
+) -> None:
     r"""Sum :math:`\delta_e w_e` over what leaves or enters each unit, without a large temporary.
 
     Each part gets the sums over the axes along which it is 1.
@@ -310,6 +314,10 @@ def _flow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], group: Grou
     if any(part.shape != weight.shape for part in parts):
         rows, decay = max(1, SIZE // max(weight.shape[1], 1)), float(decay)
     alone = parts[0] if len(parts) == 1 else None
+    is_column = alone is not None and alone.shape == (len(weight), 1) != weight.shape
+    if kernels.row_sums and alone is not None and is_column and not is_on(decay):
+        alone.copy_(kernels.row_sums(weight, gradient)).mul_(sign)
+        return
     by_column = alone is not None and alone.shape[0] == 1 < len(weight)
     total: Tensor | None = None  # of the blocks so far, for sums over all rows
     for start in range(0, len(weight), rows):

@@ -7,6 +7,7 @@ one block while it is in the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -84,10 +85,10 @@ def _present(matrix: Tensor | None) -> Tensor:
 _ONE = torch.ones(1, 1)
 
 
-def cut(sheets: Iterable[Sheet], size: int = SIZE) -> list[Batch]:
+def cut(sheets: Iterable[Sheet], size: float = SIZE) -> list[Batch]:
     """Cut sheets into blocks, and put small ones together."""
     batches: list[Batch] = []
-    unfilled: dict[object, tuple[Batch, int]] = {}
+    unfilled: dict[object, tuple[Batch, float]] = {}
     for place, sheet in enumerate(sheets):
         count = sheet.rows * sheet.columns
         if not count:
@@ -108,3 +109,8 @@ def cut(sheets: Iterable[Sheet], size: int = SIZE) -> list[Batch]:
         batch.blocks.append(Block(place, 0, sheet.rows, whole=True))
         unfilled[key] = (batch, filled + count)
     return batches
+
+
+def uncut(sheets: Iterable[Sheet]) -> list[Batch]:
+    """Whole sheets, all together that may be."""
+    return cut(sheets, math.inf)

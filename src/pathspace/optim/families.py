@@ -2,7 +2,9 @@ r"""The optimizers by name: a space times a rule.
 
 All take ``params`` first and then the settings of torch's optimizer of the same rule; behind the
 star come ``network``, the options of the space, ``maximize``, and ``nonfinite``: what to do about
-gradients that are not finite, ``"skip"`` the step (and warn once) or ``"raise"``. The step is
+gradients that are not finite, ``"skip"`` the step (and warn once) or ``"raise"``; and ``fused``:
+whether :func:`torch.compile` makes one pass over each matrix of the step. That pays for layers of a
+million weights and more, takes some seconds at the first step, and rounds differently. The step is
 exactly invariant: from any rescaling of a network the same function is trained. ``weight_decay`` is
 accepted, and is *not* invariant, because it sees the weights as they are scaled; ``bp_decay`` is.
 """
@@ -39,6 +41,7 @@ class PathSGD(InvariantOptimizer, rule=Momentum, space=PathSpace):
         every: γ is computed anew every k-th step.
         maximize: maximise instead.
         nonfinite: ``"skip"`` or ``"raise"``.
+        fused: compile the step, for large layers.
 
     Example:
         >>> import torch, pathspace as ps
@@ -110,6 +113,7 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
             :class:`~pathspace.BasisPathPenalty`. Invariant.
         maximize: maximise instead.
         nonfinite: ``"skip"`` or ``"raise"``.
+        fused: compile the step, for large layers.
 
     Example:
         >>> import torch, pathspace as ps

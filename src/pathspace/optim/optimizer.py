@@ -25,11 +25,12 @@ from torch._compile import _disable_dynamo
 
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network
-from pathspace.optim.blocks import Batch, cut
-from pathspace.optim.lists import Group, Tensors, add_, add_products_, is_on, plus, settings_of
+from pathspace.optim.blocks import Batch, cut, uncut
+from pathspace.optim.lists import is_on, settings_of
 from pathspace.optim.rules import Rule, State, is_linear
 from pathspace.optim.sheets import SIZE, Leaf, Sheet, lay_out
 from pathspace.optim.space import Space, Step
+from pathspace.optim.stepping import Kernels, Room, compiled, step_weights
 
 
 class InvariantOptimizer(torch.optim.Optimizer):
@@ -61,7 +62,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         given = self.__signature__.bind(*args, **kwargs)
         given.apply_defaults()
         values = given.arguments
-        network, nonfinite = values["network"], values["nonfinite"]
+        network, nonfinite, self.fused = (values[k] for k in ("network", "nonfinite", "fused"))
         if not isinstance(network, Network):
             raise TypeError(
                 f"network must be what pathspace.trace returns, not {type(network).__name__}"
@@ -72,7 +73,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self.skipped: int | Tensor = 0
         self._sheets: list[Sheet] = []
         self._signature: list[Any] = []
-        self._room: dict[Any, Tensor] = {}
+        self._room: Room = {}
+        self._make_kernels()
         settings = {name: values[name] for name in (*self.rule.settings, "maximize")}
         options = {name: values[name] for name in _options(self.space_type)}
         self.space = self.space_type(network, **options)
@@ -93,6 +95,10 @@ class InvariantOptimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
 
+    def _make_kernels(self) -> None:
+        self.kernels = compiled() if self.fused else Kernels()
+        self._compiled_in: list[list[Any]] | None = None
+
     @property
     def plain(self) -> list[str]:
         """Parameters that get the plain rule: for the space they are just numbers."""
@@ -110,16 +116,17 @@ class InvariantOptimizer(torch.optim.Optimizer):
                 loss = closure()
         # What comes before and after depends on the numbers, so it is left out of a compiled step.
         is_compiled = torch.compiler.is_compiling()
-        if step := (self._begin_eagerly if is_compiled else self._begin)(is_compiled):
+        is_fused = is_compiled or (self.fused and self._is_steady())
+        if step := (self._begin_eagerly if is_compiled else self._begin)(is_fused):
             for batch in step.batches:
                 self._update(batch, step)
             (self._end_eagerly if is_compiled else self._end)(step)
         return loss
 
-    def _begin(self, is_compiled: bool) -> Step | None:
+    def _begin(self, is_fused: bool) -> Step | None:
         """Collect what the step works on; nothing if it is not to be taken."""
         sheets = self._arranged()
-        step = self._step_of(sheets)
+        step = self._step_of(sheets, is_fused)
         if all(gradient is None for gradient in step.gradients):
             return None
         for sheet in sheets:
@@ -131,10 +138,22 @@ class InvariantOptimizer(torch.optim.Optimizer):
             assert step.resting is not None
             self.skipped = self.skipped + step.resting
             self.space.inspect(step)
-        self._advance(step, is_compiled)
+        self._advance(step)
         step.hold()
         self.space.prepare(step)
         return step
+
+    def _is_steady(self) -> bool:
+        """Whether the numbers that would be compiled in are those of the last step.
+
+        A schedule of the momentum would have every step compiled anew; it gets steps in blocks.
+        """
+        numbers = [
+            [group[name] for name in (*self.rule.settings, "maximize") if name != "lr"]
+            for group in self.param_groups
+        ]
+        before, self._compiled_in = self._compiled_in, numbers
+        return before is None or before == numbers
 
     def _end(self, step: Step) -> None:
         """Finish the step."""
@@ -158,51 +177,30 @@ class InvariantOptimizer(torch.optim.Optimizer):
         group = self.param_groups[batch.group]
         if self.network.copies > 1:
             group = batch.settings(group, weights[0])
-        gradients: Tensors = batch.all_of(step.gradients)
-        source = batch.keep("source", batch.of, space.source)
-        target = batch.keep("target", batch.of, space.target)
-        if source is None:
-            source, target = target, None  # the last factor costs nothing extra
-        gradients = _complete(gradients, weights, group)
-        if factors := space.penalty(batch):
-            added: Tensors = weights
-            for factor in factors:
-                added = self._times(added, factor)
-            torch._foreach_add_(added, gradients)
-            gradients = added
-        if step.linear:  # the factors hold the squares of s
-            updates = self._times(gradients, target)
-        else:
-            scaled = self._times(self._times(gradients, source), target)
-            states = [
-                {k: v if k == "step" else block.of(v) for k, v in step.states[block.place].items()}
-                for block in batch.blocks
-            ]
-            updates = self.rule.update(_owned(scaled, gradients), states, group)
-            updates = self._times(updates, target)
+        states = [
+            {k: v if k == "step" else block.of(v) for k, v in step.states[block.place].items()}
+            for block in batch.blocks
+            if not step.linear
+        ]
         rate = group["lr"]
-        if isinstance(rate, Tensor) and torch.compiler.is_compiling():  # see _advance
-            updates, rate = torch._foreach_mul(updates, rate), 1.0
-        if source is None:
-            add_(weights, updates, -rate)
-        else:
-            add_products_(weights, updates, source, -rate)
-        for number, matrices in enumerate(space.back):
-            if back := batch.keep(f"back {number}", batch.of, matrices):
-                torch._foreach_mul_(weights, back)
-
-    def _times(self, tensors: Tensors, factors: Tensors | None) -> Tensors:
-        """Products, in memory that is used for every block: new memory costs more than they do."""
-        if factors is None:
-            return tensors
-        if len(tensors) > 1 or torch.compiler.is_compiling():
-            return torch._foreach_mul(tensors, factors)
-        tensor = tensors[0]
-        key = tensor.shape, tensor.dtype, tensor.device
-        room = self._room.get(key)
-        if room is None:
-            room = self._room[key] = torch.empty_like(tensor)
-        return [torch.mul(tensor, factors[0], out=room)]
+        if (
+            self.fused and step.is_fused and not isinstance(rate, Tensor)
+        ):  # a number would be compiled in
+            rate = torch.tensor(rate, dtype=torch.float64)
+        (step.kernels.step_weights if step.is_fused else step_weights)(
+            weights,
+            batch.all_of(step.gradients),
+            states,
+            batch.keep("source", batch.of, space.source),
+            batch.keep("target", batch.of, space.target),
+            [batch.keep(f"back {n}", batch.of, part) for n, part in enumerate(space.back)],
+            space.penalty(batch),
+            rate,
+            {name: value for name, value in group.items() if name not in ("params", "lr")},
+            self.rule,
+            step.linear,
+            None if step.is_fused else self._room,
+        )
 
     # Bookkeeping -------------------------------------------------------------------------------
 
@@ -220,7 +218,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             leaves = self._make_leaves()
             kinds = [self._kind(leaf) for leaf in leaves]
             self._sheets = lay_out(zip(leaves, kinds, strict=True), self.network.copies)
-            self._batches = cut(self._sheets)
+            self._batches, self._whole = cut(self._sheets), uncut(self._sheets)
             self.weights = [sheet.weight for sheet in self._sheets]
             self.space.arrange(self._sheets, self.param_groups)
         return self._sheets
@@ -259,7 +257,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             )
         return leaves
 
-    def _step_of(self, sheets: list[Sheet]) -> Step:
+    def _step_of(self, sheets: list[Sheet], is_fused: bool = False) -> Step:
         """Collect the gradients, as matrices in the dtype that steps are taken in."""
         for sheet in sheets:
             for leaf in sheet.leaves:
@@ -268,9 +266,10 @@ class InvariantOptimizer(torch.optim.Optimizer):
                         f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
                     )
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
-        return Step(self, sheets, self._batches, linear)
+        batches = self._whole if is_fused else self._batches
+        return Step(self, sheets, batches, linear, is_fused)
 
-    def _advance(self, step: Step, is_compiled: bool) -> None:
+    def _advance(self, step: Step) -> None:
         """Collect the states of the parameters that have a gradient, and count their steps."""
         if step.linear:
             return
@@ -279,7 +278,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
                 state = step.states[place] = self._state_of(sheet)
                 # A number would be compiled in, and every step be compiled anew.
                 count = state["step"]
-                state["step"] = count.double() if is_compiled else count.item()
+                state["step"] = count.double() if step.is_fused else count.item()
 
     def _state_of(self, sheet: Sheet) -> State:
         """The state of a sheet, made at its first step: tensors as matrices, and a count.
@@ -361,7 +360,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
                     self.state[parameter][name] = kept
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("network", "space", "nonfinite", "skipped")
+        kept = ("network", "space", "nonfinite", "fused", "skipped")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -369,6 +368,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         if remembered is not None:
             self._sheets, self._signature, self._room = [], [], {}
+            self._make_kernels()
             self._arranged()
             self.space.load_state_dict(remembered)
 
@@ -381,7 +381,7 @@ def _options(space: type[Space]) -> dict[str, inspect.Parameter]:
 
 
 def _signature(rule: type[Rule], space: type[Space]) -> inspect.Signature:
-    """``(params, <the rule's>, *, network, <the space's>, maximize, nonfinite)``."""
+    """``(params, <the rule's>, *, network, <the space's>, maximize, nonfinite, fused)``."""
     kind = inspect.Parameter
     positional = [kind("params", kind.POSITIONAL_OR_KEYWORD)]
     for name, value in rule.settings.items():
@@ -390,21 +390,8 @@ def _signature(rule: type[Rule], space: type[Space]) -> inspect.Signature:
     keywords += [p.replace(kind=kind.KEYWORD_ONLY) for p in _options(space).values()]
     keywords += [kind("maximize", kind.KEYWORD_ONLY, default=False)]
     keywords += [kind("nonfinite", kind.KEYWORD_ONLY, default="skip")]
+    keywords += [kind("fused", kind.KEYWORD_ONLY, default=False)]
     return inspect.Signature([*positional, *keywords])
-
-
-def _complete(gradients: Tensors, weights: Tensors, group: Group) -> Tensors:
-    """The gradients with their sign and the weight decay of the group."""
-    if group["maximize"]:
-        gradients = torch._foreach_neg(gradients)
-    if is_on(group["weight_decay"]):
-        gradients = plus(gradients, weights, group["weight_decay"])
-    return gradients
-
-
-def _owned(tensors: Tensors, originals: Tensors) -> Tensors:
-    """Tensors that a rule may overwrite: not the gradients themselves."""
-    return [t.clone() for t in tensors] if tensors is originals else tensors
 
 
 def _finite(step: Step, seen: Sequence[bool]) -> bool:

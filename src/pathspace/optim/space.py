@@ -89,9 +89,12 @@ class Step:
         sheets: Sequence[Sheet],
         batches: Sequence[Batch],
         linear: bool,
+        is_fused: bool,
     ) -> None:
         self.sheets, self.batches, self.linear = sheets, batches, linear
+        self.is_fused = is_fused
         self.groups, self.rule = optimizer.param_groups, optimizer.rule
+        self.kernels = optimizer.kernels
         self.states: list[State] = [{} for _ in sheets]
         self.weights = optimizer.weights
         self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]
