@@ -40,7 +40,7 @@ from pathspace.experiments.reproduce.experiment import ExperimentError
 from pathspace.experiments.reproduce.markdown import page_text
 from pathspace.experiments.reproduce.page import reproduction_page
 from pathspace.experiments.reproduce.progress import Bar, Forecast, Lines
-from pathspace.experiments.reproduce.running import conduct
+from pathspace.experiments.reproduce.running import conduct, reproduce_all
 from pathspace.experiments.reproduce.statistics import StatisticsError
 from pathspace.experiments.reproduce.writing import write_index, write_reproduction
 from pathspace.experiments.training import Outcome, Trial, TrialError, train
@@ -235,6 +235,42 @@ def test_jobs_are_done_once_and_counted(reproduction, archive):
     again = reproduce(EXPERIMENT, "quick", archive, Never())
     assert again.findings.claims == reproduction.findings.claims
     assert [one.trial for one in again.outcomes] == [one.trial for one in reproduction.outcomes]
+
+
+def test_experiments_side_by_side(reproduction, archive, tmp_path):
+    """Rounds are done together, shared jobs once; each is given as soon as it is ready."""
+
+    class Rounds(Local):
+        def __init__(self):
+            super().__init__()
+            self.rounds = []
+
+        def run(self, groups, site):
+            self.rounds.append([job for group in groups for job in group])
+            return super().run(groups, site)
+
+    def empty(settings):
+        return replace(reproduction.findings, claims=())
+        yield
+
+    def first(settings):
+        yield trials
+        return replace(reproduction.findings, claims=())
+
+    trials = [one.trial for one in reproduction.outcomes][:2]
+    experiments = [
+        EXPERIMENT,
+        replace(EXPERIMENT, name="meng2019 empty", plan=empty),
+        replace(EXPERIMENT, name="meng2019 first", plan=first),
+    ]
+    executor = Rounds()
+    found = list(reproduce_all(experiments, "quick", Archive(tmp_path / "here"), executor))
+    assert [one.experiment.name.split()[1] for one in found] == ["empty", "first", "small"]
+    done = [job for jobs in executor.rounds for job in jobs]
+    assert len(done) == len(set(done)) == len(reproduction.answers)
+    assert set(trials) <= set(executor.rounds[0])
+    assert [one.trial for one in found[1].outcomes] == trials
+    assert found[2].findings.claims == reproduction.findings.claims
 
 
 def test_an_interrupted_experiment_goes_on(reproduction, tmp_path):
@@ -449,6 +485,12 @@ def test_settings_may_be_changed():
         found.changed("quick", ["width=[8]"])
     with pytest.raises(ExperimentError, match="epochs should be a whole number"):
         found.changed("quick", ["epochs=many"])
+    films = find_experiment("zheng2019 fig3").changed("stable", ["schedule=constant", "epochs=3"])
+    assert films.preset("stable").settings.schedule == "constant"
+    assert films.preset("stable").settings.epochs == 3
+    assert films.quick.changes == films.paper.changes == ()
+    with pytest.raises(ExperimentError, match="no preset 'stable'; it has quick, paper"):
+        found.preset("stable")
 
 
 @pytest.fixture
@@ -518,7 +560,7 @@ def test_the_list(invoke):
     ("arguments", "code", "said"),
     [
         (("meng2019", "smal"), 1, "did you mean 'meng2019 small'"),
-        (("meng2019", "small", "--preset", "huge"), 2, "should be quick or paper"),
+        (("meng2019", "small", "--preset", "huge"), 2, "it has quick, paper"),
         (("meng2019", "small", "--executor", "slurm"), 1, "known are local"),
         (("--preset", "quick"), 2, "name an experiment"),
     ],

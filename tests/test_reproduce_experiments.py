@@ -77,8 +77,14 @@ def few_data(monkeypatch):
     loading._interactions.cache_clear()
 
 
-@pytest.mark.parametrize("preset", ["quick", "paper"])
-@pytest.mark.parametrize("experiment", find_experiments(), ids=lambda one: one.slug)
+@pytest.mark.parametrize(
+    ("experiment", "preset"),
+    [
+        pytest.param(one, preset, id=f"{one.slug}-{preset}")
+        for one in find_experiments()
+        for preset in one.presets
+    ],
+)
 def test_rehearsal(experiment, preset, few_data):
     stated = experiment.preset(preset)
     found = rehearse(experiment, preset, adapt=adapt)

@@ -314,6 +314,52 @@ def test_gradients_in_closed_form_are_those_of_autograd():
             assert torch.allclose(mine.grad[number], theirs.grad)
 
 
+@pytest.mark.parametrize("make", [ps.optim.GSGD, ps.optim.GAdam, ps.optim.PathSGD])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e308])
+def test_a_network_whose_gradient_is_not_finite_rests_while_the_others_step(make, bad):
+    def trained(numbers, bad=None):
+        stack = Stack(networks())
+        optimizer = make(stack.parameters(), lr=0.01, network=stack.network())
+        for number in numbers:
+            generator = torch.Generator().manual_seed(number)
+            for parameter in stack.parameters():
+                size, dtype = parameter.shape, parameter.dtype
+                parameter.grad = torch.randn(size, dtype=dtype, generator=generator)
+                if number == 2 and bad is not None:
+                    parameter.grad[1] = bad
+            before = [parameter[1].detach().clone() for parameter in stack.parameters()]
+            optimizer.step()
+            if number == 2 and bad is not None:
+                assert all(map(torch.equal, before, (p[1] for p in stack.parameters())))
+        return optimizer, [parameter.detach() for parameter in stack.parameters()]
+
+    optimizer, found = trained(range(6), bad)
+    assert optimizer.skipped.tolist() == [0, 1, 0]
+    for mine, all_well, one_less in zip(
+        found, trained(range(6))[1], trained([0, 1, 3, 4, 5])[1], strict=True
+    ):
+        torch.testing.assert_close(mine[::2], all_well[::2], rtol=1e-12, atol=1e-14)
+        if make is not ps.optim.GAdam:  # which counts steps for all of them
+            torch.testing.assert_close(mine[1], one_less[1], rtol=1e-12, atol=1e-14)
+
+
+def test_roots_that_would_go_through_zero_are_counted_by_network():
+    stack = Stack(networks())
+    network = stack.network()
+    optimizer = ps.optim.GSGD(
+        stack.parameters(), lr=1.0, network=network, roots="additive", metric="paper"
+    )
+    generator = torch.Generator().manual_seed(2)
+    for parameter in stack.parameters():
+        parameter.grad = torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
+        parameter.grad[1:] *= 1e-9
+    optimizer.step()
+    limited = optimizer.space.limited
+    assert limited.shape == (3,)
+    assert limited[0] > 0
+    assert limited[1:].tolist() == [0, 0]
+
+
 def test_path_norms_of_a_stack_are_those_of_its_networks():
     models = networks()
     network = Stack(models).network()

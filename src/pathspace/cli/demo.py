@@ -42,6 +42,7 @@ def demo(
         difference_table,
         run_demo,
     )
+    from pathspace.experiments.store.files import drafted
     from pathspace.page import write
 
     chosen = QUICK if quick else FULL
@@ -55,9 +56,8 @@ def demo(
     found = run_demo(settings)
     show_tables((comparison_table(found.trainings), difference_table(found.trainings)))
     try:
-        text = write(demo_page(found), out / REPORT)
+        with drafted(out / REPORT) as draft:
+            text = write(demo_page(found), draft)
     except ImportError as error:  # of plotly or matplotlib, with what to install
         raise PathspaceError(str(error)) from error
-    except OSError as error:
-        raise PathspaceError(f"{out / REPORT} cannot be written: {error.strerror}") from error
     typer.echo(f"\n{out / REPORT}: the report ({len(text.encode()) / 1e6:.1f} MB)")

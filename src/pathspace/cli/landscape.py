@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,9 +36,12 @@ from pathspace.errors import PathspaceError
 from pathspace.experiments.data import load
 from pathspace.experiments.fitting import fit_data
 from pathspace.experiments.loading import load_model, load_weights
+from pathspace.experiments.store.errors import explained
+from pathspace.experiments.training.interruption import raising
 from pathspace.landscape import Landscape, Towards, Trajectory, landscapes
 from pathspace.landscape import landscape as one_landscape
 from pathspace.landscape.directions import Directions
+from pathspace.landscape.files import DRAFT, PICTURES, make_folder
 from pathspace.network import Network
 from pathspace.tracing import trace
 
@@ -108,8 +113,8 @@ def landscape(
 ) -> None:
     """Draw the loss on a line or a plane through a model.
 
-    Without weights, fresh random ones. Ctrl-C keeps what is computed; the same command goes on from
-    there.
+    Without weights, fresh random ones. Ctrl-C and SIGTERM keep what is computed; the same command
+    goes on from there.
 
     Examples:
         pathspace landscape mlp:64-32-10 --data digits --out around
@@ -124,7 +129,7 @@ def landscape(
         raise missing("--data", "try digits; `pathspace data list` has more")
     _check_extras()
     # What the model's own code prints does not belong among the results.
-    with contextlib.redirect_stdout(sys.stderr):
+    with _ending_by_signals(), contextlib.redirect_stdout(sys.stderr):
         loaded, example = load_model(
             model,
             weights[0] if weights else None,
@@ -147,7 +152,7 @@ def landscape(
         }
         with points_bar(out) as progress, _loss_in_words(data):
             found = _compute(network, states, list(part.loader(BATCH)), out, progress, options)
-    pictures = draw(found, out, log)
+        pictures = _drawn(found, out, log)
     if as_json:
         show_json(as_dict(found, pictures))
     else:
@@ -206,6 +211,31 @@ def _compute(
         return list(landscapes(network, states, F.cross_entropy, batches, **kept).values())
     ((name, state),) = states.items()
     return [one_landscape(network, F.cross_entropy, batches, state=state, name=name, **kept)]
+
+
+def _drawn(found: Sequence[Landscape], out: Path, log: bool) -> list[Path]:
+    """Draw beside the arrays; a picture is there as a whole or not at all."""
+    make_folder(out)
+    drafts = out / f"{PICTURES}.{os.getpid()}{DRAFT}"
+    with explained(out):
+        try:
+            drafts.mkdir()
+            drawn = draw(found, drafts, log)
+            return [draft.replace(out / draft.name) for draft in drawn]
+        finally:
+            shutil.rmtree(drafts, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ending_by_signals() -> Iterator[None]:
+    """End after SIGTERM as after Ctrl-C, each with its exit code."""
+    with raising() as watch:
+        try:
+            yield
+        except (KeyboardInterrupt, typer.Exit):
+            if not watch.signal:
+                raise
+            raise typer.Exit(128 + watch.signal) from None
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ from pathspace.errors import PathspaceError
 from pathspace.experiments.data import Dataset, load
 from pathspace.experiments.fitting import fit_data
 from pathspace.experiments.loading import load_model
+from pathspace.experiments.store.files import drafted
 from pathspace.measures import measures as all_measures
 from pathspace.measures.bounds import BOUNDS
 from pathspace.measures.flatness import FLATNESS
@@ -182,12 +183,16 @@ def _writer(path: Path) -> Callable[[Report], None]:
     suffix = path.suffix.lower()
     if not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--out")
-    if suffix in (".png", ".pdf", ".svg"):
-        return lambda report: _draw(report, path)
-    if suffix not in WRITERS:
+    write = _draw if suffix in (".png", ".pdf", ".svg") else WRITERS.get(suffix)
+    if write is None:
         known = ", ".join([*WRITERS, ".png", ".pdf", ".svg"])
         raise typer.BadParameter(f"{path}: the name should end in {known}", param_hint="--out")
-    return lambda report: WRITERS[suffix](report, path)
+
+    def write_whole(report: Report) -> None:
+        with drafted(path) as draft:
+            write(report, draft)
+
+    return write_whole
 
 
 def _draw(report: Report, path: Path) -> None:

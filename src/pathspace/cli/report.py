@@ -9,6 +9,7 @@ import typer
 
 from pathspace.cli.options import missing
 from pathspace.errors import PathspaceError
+from pathspace.experiments.store.files import drafted
 from pathspace.page import write
 from pathspace.summary import read_runs, summarize
 
@@ -54,9 +55,8 @@ def report(
         typer.echo(remark, err=True)
     try:
         page = summarize(found, title, log=log)
-        text = write(page, out)
+        with drafted(out) as draft:
+            text = write(page, draft)
     except ImportError as error:  # of plotly or matplotlib, with what to install
         raise PathspaceError(str(error)) from error
-    except OSError as error:
-        raise PathspaceError(f"{out} cannot be written: {error.strerror}") from error
     typer.echo(f"{out}: {page.title} ({len(text.encode()) / 1e6:.1f} MB)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from pathspace.tables import Column, Row, Table
 
 REPORT = "report.html"
 LIST, ALL = "list", "all"
+MOST = 8  # processes unless somebody asks for more: each has the data in memory
 
 
 def reproduce(
@@ -35,7 +37,8 @@ def reproduce(
         str,
         typer.Option(
             metavar="<quick|paper>",
-            help="Minutes on two cores, or the published setting.",
+            help="Minutes on two cores, or the published setting; [bold]list[/] shows what some "
+            "have in between.",
             autocompletion=presets,
         ),
     ] = "quick",
@@ -61,14 +64,14 @@ def reproduce(
         ),
     ] = None,
     executor: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
-            help="Where the work is done: [bold]local[/], [bold]local:N[/] for N processes (one "
-            "per core is fastest), "
-            "[bold]ray[/] or [bold]ray:ADDRESS[/].",
+            help="Where the work is done: [bold]local[/] for this process, [bold]local:N[/] for N "
+            "processes, [bold]ray[/] or [bold]ray:ADDRESS[/].",
+            show_default=f"a process per core, at most {MOST}",
         ),
-    ] = "local",
+    ] = None,
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: AsJson = False,
@@ -82,52 +85,70 @@ def reproduce(
     Examples:
         pathspace reproduce list
         pathspace reproduce meng2019 fig4 --preset quick --out fig4
-        pathspace reproduce yi2019 --executor local:2
-        pathspace reproduce all --executor local:2
+        pathspace reproduce yi2019 --executor local:4
+        pathspace reproduce all
         pathspace reproduce all --executor ray:auto
     """
     from pathspace.experiments.executors import Archive, executor_named
-    from pathspace.experiments.reproduce import PresetName
+    from pathspace.experiments.reproduce.experiment import ExperimentError
     from pathspace.experiments.reproduce.page import reproduction_page
     from pathspace.experiments.reproduce.progress import progress_named
-    from pathspace.experiments.reproduce.running import reproduce as run
+    from pathspace.experiments.reproduce.running import reproduce_all
     from pathspace.experiments.reproduce.writing import summary, write_index, write_reproduction
+    from pathspace.experiments.store.files import write_file
     from pathspace.experiments.training import TrialInterrupted
-    from pathspace.page import write
+    from pathspace.experiments.training.interruption import raising
+    from pathspace.page import render
 
     name = " ".join(what or ())
     if name == LIST:
         _show_list(as_json)
         return
-    sizes: dict[str, PresetName] = {"quick": "quick", "paper": "paper"}
-    if preset not in sizes:
-        raise typer.BadParameter(f"{preset!r} should be quick or paper", param_hint="--preset")
-    size, chosen = sizes[preset], _chosen(name)
+    chosen = _chosen(name)
+    try:
+        for one in chosen:
+            one.preset(preset)
+    except ExperimentError as error:
+        raise typer.BadParameter(str(error), param_hint="--preset") from error
     if changes:
-        chosen = tuple(one.changed(size, changes) for one in chosen)
+        chosen = tuple(one.changed(preset, changes) for one in chosen)
     kept = Archive(archive or out / "archive")
     progress = progress_named("quiet" if quiet else "auto")
     found = []
     try:
-        with executor_named(executor) as works:
-            for experiment in chosen:
-                one = run(experiment, size, kept, works, data_dir=data_dir, progress=progress)
-                found.append(one)
-                folder = write_reproduction(one, out)
-                if not as_json:
-                    _show(one, folder)
+        with raising(), executor_named(executor or _all_cores()) as works:
+            # Side by side where there is more than one worker; else one is ready after another.
+            for some in [chosen] if works.width > 1 else [(one,) for one in chosen]:
+                ready = {
+                    one.experiment.name: (one, write_reproduction(one, out))
+                    for one in reproduce_all(
+                        some, preset, kept, works, data_dir=data_dir, progress=progress
+                    )
+                }
+                for experiment in some:
+                    one, folder = ready[experiment.name]
+                    found.append(one)
+                    if not as_json:
+                        _show(one, folder)
+            write_index(out)
+            page = render(reproduction_page(found, kept)).encode()
+            write_file(out / REPORT, page)
     except TrialInterrupted as interrupted:
         said = f"{interrupted}; nothing that was finished is lost"
         Console(stderr=True, highlight=False).print(Text(said, "yellow"))
         raise typer.Exit(128 + interrupted.signal) from None
     except ImportError as error:  # of matplotlib, with what to install
         raise PathspaceError(str(error)) from error
-    write_index(out)
-    text = write(reproduction_page(found, kept), out / REPORT)
     if as_json:
         show_json([summary(one) for one in found])
     else:
-        typer.echo(f"\n{out / REPORT}: the report ({len(text.encode()) / 1e6:.1f} MB)")
+        typer.echo(f"\n{out / REPORT}: the report ({len(page) / 1e6:.1f} MB)")
+
+
+def _all_cores() -> str:
+    """The executor that uses this machine."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"local:{min(count or 1, MOST)}"
 
 
 def _chosen(name: str) -> tuple[Any, ...]:
@@ -166,7 +187,7 @@ def _show_list(as_json: bool) -> None:
         show_json(
             [
                 {"name": one.name, "title": one.title, "where": one.where, "shows": one.shows}
-                | {n: {"jobs": p.jobs, "time": p.time} for n, p in _presets(one).items()}
+                | {n: {"jobs": p.jobs, "time": p.time} for n, p in one.presets.items()}
                 for one in known
             ]
         )
@@ -187,8 +208,9 @@ def _show_list(as_json: bool) -> None:
         )
         for one in known
     )  # fmt: skip
-    show_tables((Table("Tables and figures that can be reproduced", columns, rows),))
-
-
-def _presets(experiment: Any) -> dict[str, Any]:
-    return {"quick": experiment.quick, "paper": experiment.paper}
+    notes = tuple(
+        f"{one.name} has the preset {name}, too: {preset.jobs} jobs, {preset.time}"
+        for one in known
+        for name, preset in one.between.items()
+    )
+    show_tables((Table("Tables and figures that can be reproduced", columns, rows, notes),))

@@ -31,6 +31,7 @@ from pathspace.experiments.training import (
 )
 from pathspace.experiments.training import train as train_trial
 from pathspace.experiments.training.engine import CHECKPOINT
+from pathspace.experiments.training.interruption import raising
 from pathspace.experiments.training.reporting import reporter_named
 from pathspace.experiments.training.step import Mixed
 from pathspace.experiments.training.tensorboard import TensorBoard
@@ -235,7 +236,7 @@ def train(
         "penalties": penalty or None,
     }
     trial = trial_asked_for(config, flags, option or [])
-    with joined(trial.device) as ranks, _speaking_once(ranks):
+    with joined(trial.device) as ranks, _speaking_once(ranks), _stopping(ranks):
         reporter: Reporter = Quiet() if quiet or not ranks.is_first else reporter_named("auto")
         if tensorboard is not None and ranks.is_first:
             reporter = TensorBoard(reporter, tensorboard / trial.key[:16])
@@ -258,6 +259,11 @@ def train(
         show_json(outcome.to_dict())
     else:
         show_tables((outcome_table(outcome),))
+
+
+def _stopping(ranks: Ranks) -> contextlib.AbstractContextManager[object]:
+    """Stop at a signal also before the first step and after the last; ranks stop together only."""
+    return raising() if ranks.size == 1 else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

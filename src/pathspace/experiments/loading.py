@@ -237,8 +237,15 @@ def _read(path: Path) -> Mapping[str, Any]:
         state = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     except LoadingError:
         raise
-    except Exception as error:
-        raise LoadingError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise LoadingError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # torch and safetensors raise a kind of their own for every damage
+        size = path.stat().st_size
+        raise LoadingError(
+            f"{path} ({size:,} bytes) is empty, cut off, damaged or no file of weights; copy it "
+            "again, or save it again with torch.save(model.state_dict(), path) or safetensors' "
+            f"save_file. The reader says: {type(error).__name__} {_sentence(error)}"
+        ) from error
     if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
         raise LoadingError(f"{path} holds {type(state).__name__}; expected a state_dict")
     if not any(isinstance(value, Tensor) for value in state.values()):
@@ -267,6 +274,11 @@ def _read_pickle(path: Path) -> Any:
             f"{path} is refused: it is damaged, or holds more than tensors, and unpickling that "
             "could run code; save model.state_dict() alone, or use .safetensors"
         ) from error
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says first; torch's go on for long."""
+    return str(error).partition(". ")[0]
 
 
 def _without_wrappers(

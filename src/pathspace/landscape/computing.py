@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -22,10 +23,12 @@ from pathspace.landscape.directions import (
     choose_directions,
     fitting_scale,
 )
+from pathspace.landscape.files import DamagedLandscape, damaged
 from pathspace.landscape.fingerprints import Key, key_of, name_of
 from pathspace.landscape.grid import Grid, grid_axes, grid_points
+from pathspace.landscape.partial import NAME as PARTIAL
 from pathspace.landscape.partial import Partial, check_key
-from pathspace.landscape.result import ABOUT, Landscape
+from pathspace.landscape.result import ABOUT, ARRAYS, Landscape
 from pathspace.landscape.strategies import PointByPoint, Progress, choose_strategy, evaluate
 from pathspace.network import Network
 from pathspace.skeleton import Choice, Skeleton, WeightIndex, choose_skeleton
@@ -138,9 +141,9 @@ def landscape(
         }
         kept = None
         if folder is not None:
-            kept = Partial(Path(folder), key, int(inside.sum()))
             if (Path(folder) / ABOUT).exists():
                 return _finished(Path(folder), key, name)
+            kept = Partial(Path(folder), key, int(inside.sum()))
         center = PointByPoint(objective, batches, chart).at(own)
         losses[inside] = evaluate(strategy, points[inside], kept, progress)
     sizes = [len(axis) for axis in axes]
@@ -267,8 +270,13 @@ def _coordinates(
 
 def _finished(folder: Path, key: Key, name: str) -> Landscape:
     """The landscape that a folder holds, if it is the one that was asked for."""
-    found = Landscape.load(folder)
+    try:
+        found = Landscape.load(folder)
+    except DamagedLandscape as error:
+        raise damaged(str(error), folder / ABOUT, folder / ARRAYS) from error
     check_key(folder, found.about["key"], key)
+    with contextlib.suppress(OSError):  # what a killed process could not remove any more
+        (folder / PARTIAL).unlink(missing_ok=True)
     return dataclasses.replace(found, name=name)
 
 

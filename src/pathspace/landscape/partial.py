@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from pathlib import Path
 
@@ -11,6 +9,14 @@ import torch
 from torch import Tensor
 
 from pathspace.errors import PathspaceError
+from pathspace.landscape.files import (
+    damaged,
+    explained,
+    make_folder,
+    replace_file,
+    sealed,
+    unsealed,
+)
 from pathspace.landscape.fingerprints import Key
 
 NAME = "landscape.partial.json"
@@ -31,24 +37,25 @@ class Partial:
         self.losses = torch.full((count,), float("nan"), dtype=torch.float64)
         self.done = 0
         self._written = time.monotonic()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if self.path.exists():
             held, losses = self._read()
             check_key(folder, held, key)
+            if len(losses) > count:
+                raise damaged(f"{self.path} is damaged (it holds too many points)", self.path)
             self.done = len(losses)
             self.losses[: self.done] = losses
 
     def _read(self) -> tuple[Key, Tensor]:
         """The key and the losses in the file."""
         try:
-            held = json.loads(self.path.read_text(encoding="utf-8"))
+            held = unsealed(self.path.read_bytes())
             key, losses = dict(held["key"]), torch.tensor(held["losses"], dtype=torch.float64)
-            if losses.dim() != 1 or len(losses) > len(self.losses):
-                raise ValueError("it holds more than the landscape has points")
+            if losses.dim() != 1:
+                raise ValueError("it holds no list of losses")
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise PathspaceError(
-                f"{self.path} is damaged ({type(error).__name__}: {error}); delete it to begin anew"
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise damaged(f"{self.path} is damaged ({reason})", self.path) from error
         return key, losses
 
     def add(self, losses: Tensor) -> None:
@@ -61,12 +68,13 @@ class Partial:
     def write(self) -> None:
         """Replace the file by what is known now."""
         losses = self.losses[: self.done].tolist()  # Python writes floats so that they come back
-        write_text(self.path, json.dumps({"key": dict(self.key), "losses": losses}))
+        replace_file(self.path, sealed({"key": dict(self.key), "losses": losses}))
         self._written = time.monotonic()
 
     def remove(self) -> None:
         """Remove the file: the landscape is complete and saved."""
-        self.path.unlink(missing_ok=True)
+        with explained(self.path):
+            self.path.unlink(missing_ok=True)
 
 
 def check_key(folder: Path, held: Key, key: Key) -> None:
@@ -77,18 +85,3 @@ def check_key(folder: Path, held: Key, key: Key) -> None:
             f"{folder} holds a landscape of something else: it differs in "
             f"{', '.join(differing)}; take another folder, or delete that one"
         )
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
-    replace_file(path, text.encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write bytes to a file of another name, then give it the name."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from pathspace.errors import PathspaceError
 from pathspace.landscape.chart import Space
-from pathspace.landscape.partial import replace_file, write_text
+from pathspace.landscape.files import DamagedLandscape, make_folder, replace_file, sealed, unsealed
 
 ARRAYS, ABOUT = "landscape.npz", "landscape.json"
-FORMAT = 1
+FORMAT = 2
+UNSEALED = 1  # the first format, without checksums
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +107,13 @@ class Landscape:
         """Write ``landscape.npz`` (arrays) and ``landscape.json`` (everything else) to a folder.
 
         Needs numpy, which the ``plot`` extra brings.
+
+        Raises:
+            PathspaceError: a file cannot be written, with the reason and the remedy.
         """
         numpy = _numpy()
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         arrays = {f"t{k + 1}": axis.numpy() for k, axis in enumerate(self.axes)}
         content = io.BytesIO()
         arrays |= {"losses": self.losses.numpy(), "outside": self.outside.numpy()}
@@ -124,39 +129,49 @@ class Landscape:
             "marks": dict(self.marks),
             "trail": self.trail,
             "about": dict(self.about),
+            "arrays": hashlib.sha256(content.getvalue()).hexdigest(),
         }
         replace_file(folder / ARRAYS, content.getvalue())
         # Last, because it says that the landscape is complete.
-        write_text(folder / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+        replace_file(folder / ABOUT, sealed(about))
         return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> Landscape:
-        """Read what :meth:`save` wrote; nothing in the files is run."""
+        """Read what :meth:`save` wrote; nothing in the files is run.
+
+        Raises:
+            PathspaceError: there is none, or a file is damaged, or of a later version.
+        """
         numpy, folder = _numpy(), Path(folder)
         if not (folder / ABOUT).exists():
             raise PathspaceError(f"there is no landscape in {folder}: {ABOUT} is missing")
         try:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+            content = (folder / ABOUT).read_bytes()
+            about = json.loads(content)
             found = about.get("format")
-        except (ValueError, AttributeError, RecursionError) as error:
-            raise PathspaceError(f"{folder / ABOUT} is damaged: {error}") from error
-        if found != FORMAT:
+            about = unsealed(content) if found == FORMAT else about
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            raise DamagedLandscape(f"{folder / ABOUT} is damaged: {error}") from error
+        if found not in (FORMAT, UNSEALED):
             raise PathspaceError(
                 f"{folder / ABOUT} has format {found!r}; this version reads {FORMAT}"
             )
         try:
-            with (folder / ARRAYS).open("rb") as file:
-                arrays = numpy.load(file, allow_pickle=False)
-                held = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            content = (folder / ARRAYS).read_bytes()
+            arrays = numpy.load(io.BytesIO(content), allow_pickle=False)
+            held = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            if found == FORMAT and hashlib.sha256(content).hexdigest() != about["arrays"]:
+                raise ValueError(f"it does not match its checksum in {ABOUT}")
         except (
-            OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile
+            OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, NotImplementedError,
+            RuntimeError, zipfile.BadZipFile
         ) as error:  # fmt: skip
-            raise PathspaceError(f"{folder / ARRAYS} is damaged: {error}") from error
+            raise DamagedLandscape(f"{folder / ARRAYS} is damaged: {error}") from error
         try:
             return cls._of(about, held)
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise PathspaceError(
+            raise DamagedLandscape(
                 f"{folder / ABOUT} is damaged, or {ARRAYS} is: {type(error).__name__}: {error}"
             ) from error
 

@@ -15,9 +15,14 @@ from pathspace.experiments.executors.errors import JobError
 from pathspace.experiments.store import Damaged, Lock, Record, StoreError, TrialStore, pack, unpack
 from pathspace.experiments.store.environment import environment
 from pathspace.experiments.store.errors import explained
-from pathspace.experiments.store.files import read_file, write_file
+from pathspace.experiments.store.files import (
+    read_file,
+    remove_drafts,
+    set_aside,
+    write_file,
+)
 from pathspace.experiments.store.records import CONTENT, ENVIRONMENT, RESULT, TIMINGS
-from pathspace.experiments.store.store import RUNNING
+from pathspace.experiments.store.store import DAMAGED, RUNNING
 from pathspace.experiments.training import Outcome, Trial
 
 Job: TypeAlias = Trial | Computation
@@ -36,6 +41,7 @@ class Archive:
 
         store/                          the trials, see TrialStore
         computations/<key>.safetensors  a computation: its configuration, its result, its time
+        damaged/<key>-<n>.safetensors   one that was set aside, with the reason in <key>-<n>.txt
         archive-id                      differs between any two archives
 
     Args:
@@ -76,9 +82,9 @@ class Archive:
             if isinstance(job, Computation):
                 return self._result(job)
             record = self.store.find(job, verify=False)
+            return None if record is None else _outcome(job, record)
         except Damaged:
             return None
-        return None if record is None else _outcome(job, record)
 
     def record(self, trial: Trial) -> Record:
         """The files of a finished trial."""
@@ -95,6 +101,8 @@ class Archive:
     ) -> Result:
         """Compute, or fetch the result if it is there; only one process computes.
 
+        A damaged result is set aside. So is a damaged trial that the computation would read.
+
         Raises:
             JobError: a trial that the computation reads is not done, or its result is none.
         """
@@ -107,12 +115,14 @@ class Archive:
             while not lock.acquire():
                 time.sleep(POLL)
         try:
+            remove_drafts(file.parent, file.name)
             try:
                 found = self._result(job)
             except Damaged as error:
-                note(f"damaged: {error}; computed anew")
+                kept = set_aside(file, self.path / DAMAGED, str(error))
+                note(f"damaged: {error}; set aside as {kept}, and computed anew")
                 found = None
-            return found or self._compute(job, data_dir)
+            return found or self._compute(job, data_dir, note)
         finally:
             lock.release()
 
@@ -169,13 +179,10 @@ class Archive:
         except (Damaged, KeyError, TypeError) as error:
             raise Damaged(f"{file}: {error}") from None
 
-    def _compute(self, job: Computation, data_dir: str | Path | None) -> Result:
-        outcomes = [self.find(trial) for trial in job.trials]
-        for trial, outcome in zip(job.trials, outcomes, strict=True):
-            if outcome is None:
-                raise JobError(
-                    f"{job.title} reads {trial.title}, which is not done; yield it first"
-                )
+    def _compute(
+        self, job: Computation, data_dir: str | Path | None, note: Callable[[str], None]
+    ) -> Result:
+        outcomes = [self._whole(trial, job, note) for trial in job.trials]
         began = time.monotonic()
         values = job.resolve()(outcomes, data_dir, **job.arguments)
         if not isinstance(values, Mapping):
@@ -191,6 +198,20 @@ class Archive:
         found = self._result(job)  # as it will be read from now on
         assert found is not None
         return found
+
+    def _whole(self, trial: Trial, job: Computation, note: Callable[[str], None]) -> Outcome:
+        """The outcome of a trial all of whose files are as they were written."""
+        try:
+            record = self.store.find(trial)
+        except Damaged as error:
+            with self.store.claim(trial, report=note):  # sets it aside
+                raise JobError(
+                    f"{job.title} reads {trial.title}, which is damaged: {error}; it was set aside "
+                    "and will be trained anew by the same command"
+                ) from None
+        if record is None:
+            raise JobError(f"{job.title} reads {trial.title}, which is not done; yield it first")
+        return _outcome(trial, record)
 
 
 class StoredWeights(Mapping[str, Tensor]):

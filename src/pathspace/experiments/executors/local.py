@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 import torch
 
@@ -23,8 +28,10 @@ from pathspace.experiments.executors.working import (
     perform_apart,
 )
 from pathspace.experiments.training import TrialInterrupted
+from pathspace.experiments.training.interruption import is_stopping
 
 Report = tuple[float, Interrupted | None]
+CUT = threading.Event()  # in a worker: whether the lifeline is
 
 
 class Local(Executor):
@@ -68,27 +75,38 @@ class Local(Executor):
             yield Finished(group, time.monotonic() - began)
 
     def _run_apart(self, groups: Sequence[Group], site: Site) -> Iterator[Finished]:
+        context = _context()
+        theirs, lifeline = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(
             min(self.processes, len(groups)) or 1,
-            _context(),
+            context,
             initializer=_begin,
-            initargs=(max(1, (os.cpu_count() or 1) // self.processes),),
+            initargs=(max(1, (os.cpu_count() or 1) // self.processes), theirs),
         )
         try:
             waiting: dict[Future[Report], Group] = {
-                pool.submit(perform_apart, group, site.archive.path, site.data_dir): group
+                pool.submit(_perform, group, site.archive.path, site.data_dir): group
                 for group in groups
             }
             while waiting:
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
-                    seconds, interrupted = _report(future)
+                    seconds, interrupted = future.result()
                     if interrupted is not None:
                         raise TrialInterrupted(*interrupted)
                     yield Finished(waiting.pop(future), seconds)
+        except BaseException as error:
+            lifeline.close()  # trainings under way leave a checkpoint
+            if isinstance(error, BrokenProcessPool):
+                raise ExecutorError(
+                    "a worker process died, perhaps for lack of memory; the same command goes on "
+                    "from what is finished, and local:N with a smaller N needs less memory"
+                ) from error
+            raise
         finally:
-            # Trainings under way are waited for: a signal that ended this process ends them too.
             pool.shutdown(wait=True, cancel_futures=True)
+            lifeline.close()
+            theirs.close()
 
 
 def _context() -> BaseContext:
@@ -103,15 +121,29 @@ def _context() -> BaseContext:
     return context
 
 
-def _begin(threads: int) -> None:
+def _begin(threads: int, lifeline: Connection) -> None:
+    """In a worker: share the cores, and end with the process that gives out the work."""
     torch.set_num_threads(threads)
+    if hasattr(os, "setpgid"):
+        # Ctrl-C on a terminal goes to the whole group. One signal is for who gives out the work,
+        # which passes it on: a second one would end a training before its checkpoint.
+        os.setpgid(0, 0)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
-def _report(future: Future[Report]) -> Report:
+def _end_with(lifeline: Connection) -> None:
+    """Wait until the other end is closed, or its process is gone; then end as after SIGTERM."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    CUT.set()
+    if not is_stopping():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _perform(group: Group, path: Path, data_dir: Path | None) -> Report:
+    """Do a group in a worker."""
     try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise ExecutorError(
-            "a worker process died, perhaps for lack of memory; the same command goes on from what "
-            "is finished, and local:N with a smaller N needs less memory"
-        ) from error
+        return perform_apart(group, path, data_dir)
+    finally:
+        if CUT.is_set():  # a training has left its checkpoint, or failed to; nobody waits for more
+            os._exit(0)

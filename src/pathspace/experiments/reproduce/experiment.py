@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeAlias, TypeVar, get_type_hints
 
 from pathspace.errors import PathspaceError
 from pathspace.experiments.executors import Job
@@ -21,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 # Yields jobs, receives their outcomes and results in the same order, returns what was found.
 Plan: TypeAlias = Generator[Sequence[Job], list[Any], Found]
-PresetName: TypeAlias = Literal["quick", "paper"]
+PresetName: TypeAlias = str  # "quick", "paper", or what an experiment has in between
 
 
 class ExperimentError(PathspaceError, ValueError):
@@ -52,7 +52,7 @@ class Preset(Generic[Settings]):
         """The preset with other settings.
 
         Args:
-            changes: ``name=value`` each, the value as in TOML.
+            changes: ``name=value`` each, the value as in TOML; words need no quotation marks.
 
         Raises:
             ExperimentError: an unknown setting, or a value of the wrong type.
@@ -72,8 +72,8 @@ class Preset(Generic[Settings]):
                     f"--set {change}: unknown setting {name!r}; known are {', '.join(types)}"
                 )
             try:
-                values[name] = as_type(tomllib.loads(f"it = {text}")["it"], types[name])
-            except (tomllib.TOMLDecodeError, TypeError) as error:
+                values[name] = as_type(_value(text), types[name])
+            except TypeError as error:
                 raise ExperimentError(
                     f"--set {change}: {name} should be {type_name(types[name])}, written as in "
                     f"TOML ({error})"
@@ -95,6 +95,7 @@ class Experiment(Generic[Settings]):
         quick: minutes on two cores, on real data.
         paper: the published setting.
         also: further names of it, where it shows several tables or figures.
+        between: presets of other sizes, by name.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Experiment(Generic[Settings]):
     quick: Preset[Settings]
     paper: Preset[Settings]
     also: tuple[str, ...] = ()
+    between: Mapping[str, Preset[Settings]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name.partition(" ")[0] not in PAPERS:
@@ -122,19 +124,41 @@ class Experiment(Generic[Settings]):
         """The name as the name of a folder."""
         return file_stem(self.name)
 
+    @property
+    def presets(self) -> dict[PresetName, Preset[Settings]]:
+        """All presets by name, the largest one last."""
+        return {"quick": self.quick, **self.between, "paper": self.paper}
+
     def preset(self, name: PresetName) -> Preset[Settings]:
-        """The preset of that name."""
-        return self.quick if name == "quick" else self.paper
+        """The preset of that name.
+
+        Raises:
+            ExperimentError: there is none.
+        """
+        if name not in self.presets:
+            known = ", ".join(self.presets)
+            raise ExperimentError(f"{self.name} has no preset {name!r}; it has {known}")
+        return self.presets[name]
 
     def changed(self, name: PresetName, changes: Sequence[str]) -> Experiment[Settings]:
         """The experiment with a changed preset, see :meth:`Preset.changed`."""
         preset = self.preset(name).changed(changes)
+        if name in self.between:
+            return replace(self, between={**self.between, name: preset})
         return replace(self, quick=preset) if name == "quick" else replace(self, paper=preset)
 
     def command(self, name: PresetName) -> str:
         """What runs it."""
         changes = "".join(f" --set '{change}'" for change in self.preset(name).changes)
         return f"pathspace reproduce {self.name} --preset {name}{changes}"
+
+
+def _value(text: str) -> Any:
+    """What a text means in TOML; the text itself if it means nothing there."""
+    try:
+        return tomllib.loads(f"it = {text}")["it"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:

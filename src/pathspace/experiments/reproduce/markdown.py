@@ -41,7 +41,8 @@ def page_text(reproduction: Reproduction) -> str:
 
 
 def _size(reproduction: Reproduction) -> str:
-    return "" if reproduction.preset == "quick" else f" at the {reproduction.preset}'s size"
+    sizes = {"quick": "", "paper": " at the paper's size"}
+    return sizes.get(reproduction.preset, f" at the size “{reproduction.preset}”")
 
 
 def index_text(summaries: Mapping[str, Mapping[str, Any]]) -> str:

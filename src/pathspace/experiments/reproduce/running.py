@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,19 +82,60 @@ def reproduce(
         PathspaceError: a job cannot be done.
         TrialInterrupted: a signal came; the same call goes on.
     """
-    chosen, shown = experiment.preset(preset), progress or Silent()
-    answers: dict[Job, Answer] = {}
+    (found,) = reproduce_all(
+        [experiment], preset, archive, executor, data_dir=data_dir, progress=progress
+    )
+    return found
+
+
+def reproduce_all(
+    experiments: Sequence[Experiment[Any]],
+    preset: PresetName,
+    archive: Archive,
+    executor: Executor | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Reproduction]:
+    """Run experiments side by side: what all ask for first is done together, and so on.
+
+    So workers wait for each other a few times in all, not a few times in every experiment, and a
+    job that several ask for is done once.
+
+    Args:
+        experiments: what to run; the rest is as for :func:`reproduce`.
+        preset: their size.
+        archive: of results; what is there is not done again.
+        executor: where jobs are done; this process by default.
+        data_dir: the data folder.
+        progress: is told how it goes.
+
+    Returns:
+        Each of them as soon as it has all it asked for.
+    """
+    by_name, shown = {one.name: one for one in experiments}, progress or Silent()
+    presets = {name: one.preset(preset) for name, one in by_name.items()}
+    title = next(iter(by_name)) if len(by_name) == 1 else f"{len(by_name)} experiments"
     with shown:
-        shown.begin(experiment.name, chosen.jobs)
+        shown.begin(title, sum(one.jobs for one in presets.values()))
         work = Work(archive, executor or Local(), data_dir, shown)
-
-        def execute(jobs: Sequence[Job]) -> list[Answer]:
-            found = work.do(jobs)
-            answers.update(zip(jobs, found, strict=True))
-            return found
-
-        findings = conduct(experiment.plan(chosen.settings), execute)
-    return Reproduction(experiment, preset, findings, tuple(answers.values()))
+        plans = {name: one.plan(presets[name].settings) for name, one in by_name.items()}
+        answers: dict[str, dict[Job, Answer]] = {name: {} for name in plans}
+        asked: dict[str, Sequence[Job]] = dict.fromkeys(plans, ())
+        began = False
+        while asked:
+            jobs = list(dict.fromkeys(job for some in asked.values() for job in some))
+            found = dict(zip(jobs, work.do(jobs), strict=True)) if began else {}
+            for name, its in list(asked.items()):
+                answers[name] |= {job: found[job] for job in its}
+                plan = plans[name]
+                try:
+                    asked[name] = plan.send([found[job] for job in its]) if began else next(plan)
+                except StopIteration as end:
+                    del asked[name]
+                    given = tuple(answers[name].values())
+                    yield Reproduction(by_name[name], preset, end.value, given)
+            began = True
 
 
 def conduct(plan: Plan[Found], execute: Execute | None = None) -> Found:

@@ -9,6 +9,7 @@ from typing import Any
 from pathspace.experiments.reproduce.markdown import index_text, page_text
 from pathspace.experiments.reproduce.running import Reproduction
 from pathspace.experiments.store.errors import StoreError, explained
+from pathspace.experiments.store.files import write_file
 from pathspace.experiments.training import Outcome
 from pathspace.page.downloads import csv_text, json_text
 from pathspace.summary.groups import flatten
@@ -45,8 +46,7 @@ def write_reproduction(reproduction: Reproduction, out: Path) -> Path:
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        with explained(folder / name):
-            (folder / name).write_bytes(content)
+        write_file(folder / name, content)
     return folder
 
 
@@ -66,8 +66,7 @@ def write_index(out: Path) -> Path:
                 f"{path} is damaged ({error}); remove it, and reproduce the experiment again: "
                 "nothing is computed twice"
             ) from None
-    with explained(file):
-        file.write_bytes(index_text(found).encode())
+    write_file(file, index_text(found).encode())
     return file
 
 

@@ -25,10 +25,10 @@ class Busy(StoreError):
 REMEDIES = {
     errno.ENOSPC: "free some space; the same command then goes on where it was",
     errno.EDQUOT: "free some of your quota; the same command then goes on where it was",
-    errno.EROFS: "choose a store on a disk that can be written",
-    errno.EACCES: "choose a store that you may write, or change its permissions",
-    errno.EPERM: "choose a store that you may write, or change its permissions",
-    errno.ENOTDIR: "a part of that path is a file; choose another store",
+    errno.EROFS: "choose a folder on a disk that can be written",
+    errno.EACCES: "choose a folder that you may write, or change its permissions",
+    errno.EPERM: "choose a folder that you may write, or change its permissions",
+    errno.ENOTDIR: "a part of that path is a file; choose another folder",
 }
 
 

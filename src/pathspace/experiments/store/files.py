@@ -6,10 +6,12 @@ a killed process nor a power cut leaves half of one.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,26 @@ def write_file(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """Another name, with the same ending, for a file that others write; then it has its own.
+
+    Raises:
+        StoreError: the disk is full, or cannot be written.
+    """
+    with explained(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        draft = path.with_name(f".{path.stem}.{os.getpid()}{DRAFT}{path.suffix}")
+        try:
+            yield draft
+            with draft.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Force the names in a folder to the disk, where the system can do that."""
     if os.name == "nt":  # folders cannot be opened there
@@ -55,6 +77,26 @@ def move(source: Path, target: Path) -> None:
         os.rename(source, target)
         for parent in {source.parent, target.parent}:
             sync_folder(parent)
+
+
+def remove_drafts(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of a file; only for who holds the lock on it."""
+    with explained(folder):
+        for draft in folder.glob(f".{name}.*{DRAFT}"):
+            draft.unlink(missing_ok=True)
+
+
+def set_aside(path: Path, folder: Path, reason: str) -> Path:
+    """Move what is damaged, a file or a folder, to another folder, with the reason; where it is."""
+    with explained(folder):
+        folder.mkdir(exist_ok=True)
+        number = 1
+        while (target := folder / f"{path.stem}-{number}{path.suffix}").exists():
+            number += 1
+        move(path, target)
+        beside = target / "reason.txt" if target.is_dir() else target.with_suffix(".txt")
+        beside.write_text(f"{reason}\n", encoding="utf-8")
+    return target
 
 
 def read_file(path: Path) -> bytes:

@@ -123,7 +123,11 @@ class Lock:
     def _sign(self, handle: int) -> None:
         self._handle = handle
         signature = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
-        os.write(handle, signature.encode())
+        try:
+            os.write(handle, signature.encode())
+        except OSError:  # no space: nobody must wait for a lock that was not taken
+            self.release()
+            raise
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,17 +49,24 @@ class Record:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The metrics, one row per evaluation."""
-        return parse_rows(read_file(self.folder / METRICS), self.folder / METRICS)
+        return parse_rows(self._content(METRICS), self.folder / METRICS)
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model at the end."""
-        return unpack_weights(read_file(self.folder / WEIGHTS))
+        return unpack_weights(self._content(WEIGHTS))
 
     @property
     def training(self) -> Any:
         """Optimizer, random generators and position at the end."""
-        return unpack(read_file(self.folder / TRAINING))
+        return unpack(self._content(TRAINING))
+
+    def _content(self, name: str) -> bytes:
+        """A file, compared with its checksum: a record may be older than the damage."""
+        content = read_file(self.folder / name)
+        if hashlib.sha256(content).hexdigest() != self.result["files"][name]:
+            raise _altered(self.folder / name)
+        return content
 
 
 def read_record(folder: Path, *, verify: bool = True) -> Record:
@@ -80,7 +88,7 @@ def read_record(folder: Path, *, verify: bool = True) -> Record:
         if not path.is_file():
             raise Damaged(f"{path} is missing")
         if (verify or name == CONFIG) and checksum(path) != expected:
-            raise Damaged(f"{path} does not match its checksum in {RESULT}")
+            raise _altered(path)
     return Record(
         folder=folder,
         key=result["key"],
@@ -89,6 +97,10 @@ def read_record(folder: Path, *, verify: bool = True) -> Record:
         timings=read_sealed(folder / TIMINGS),
         environment=read_sealed(folder / ENVIRONMENT),
     )
+
+
+def _altered(path: Path) -> Damaged:
+    return Damaged(f"{path} does not match its checksum in {RESULT}")
 
 
 def _config(path: Path) -> dict[str, Any]:

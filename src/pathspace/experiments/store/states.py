@@ -86,7 +86,7 @@ def unpack_weights(content: bytes) -> dict[str, Tensor]:
         tensors = require("safetensors.torch").load(content)
     except Exception as error:  # the library has a type of its own for each thing it finds
         raise Damaged(f"not a safetensors file: {error}") from error
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+    return {name: tensors[name].clone() for name in sorted(tensors)}  # the library has no order
 
 
 # Helpers -----------------------------------------------------------------------------------------

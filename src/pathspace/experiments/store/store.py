@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from pathspace.experiments.data.errors import require
 from pathspace.experiments.store.errors import Busy, Damaged, StoreError, explained
-from pathspace.experiments.store.files import DRAFT, move, write_file
+from pathspace.experiments.store.files import DRAFT, move, set_aside, write_file
 from pathspace.experiments.store.locking import Lock
 from pathspace.experiments.store.records import RESULT, Record, agrees, read_record
 from pathspace.experiments.store.workplace import CHECKPOINT, Workplace
 
 FORMAT = 1
-MARKER = "store.json"
+MARKER, MARK = "store.json", f'{{"format": {FORMAT}}}'
 TRIALS, RUNNING, LOCKS, DAMAGED = "trials", "running", "locks", "damaged"
 NAME = re.compile(r"[0-9a-f]{16}")  # of a trial's folder: how its key begins
 POLL = 0.2  # seconds between two looks at a lock
@@ -79,21 +79,24 @@ class TrialStore:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         marker = self.path / MARKER
+        # Looked at again at the end, because another process may just have made the store.
+        if not marker.is_file() and not self._is_empty() and not marker.is_file():
+            raise StoreError(
+                f"{self.path} is no trial store: it has no {MARKER} and holds other files; name a "
+                "new or empty folder"
+            )
         if marker.is_file():
             try:
                 version = json.loads(marker.read_text(encoding="utf-8"))["format"]
             except (ValueError, KeyError, TypeError):
-                raise Damaged(f"{marker} cannot be read; restore it, or delete it") from None
+                raise Damaged(
+                    f"{marker} cannot be read; it should hold {MARK}, so write that into it"
+                ) from None
             if version != FORMAT:
                 raise StoreError(
                     f"{self.path} has layout {version}, but this version of pathspace knows layout "
                     f"{FORMAT}; use another store, or the version that wrote it"
                 )
-        elif self.path.exists() and not self._is_empty():
-            raise StoreError(
-                f"{self.path} is no trial store: it has no {MARKER} and holds other files; name a "
-                "new or empty folder"
-            )
 
     def __repr__(self) -> str:
         return f"TrialStore({str(self.path)!r})"
@@ -187,14 +190,16 @@ class TrialStore:
     # Helpers -----------------------------------------------------------------------------------
 
     def _is_empty(self) -> bool:
+        if not self.path.exists():
+            return True
         with explained(self.path, "read"):
-            return not any(not entry.name.endswith(DRAFT) for entry in self.path.iterdir())
+            return all(entry.name.endswith(DRAFT) for entry in self.path.iterdir())
 
     def _create(self) -> None:
         with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / MARKER).exists():
-            write_file(self.path / MARKER, f'{{"format": {FORMAT}}}\n'.encode())
+            write_file(self.path / MARKER, f"{MARK}\n".encode())
         for name in (TRIALS, RUNNING, LOCKS):
             with explained(self.path / name):
                 (self.path / name).mkdir(exist_ok=True)
@@ -246,20 +251,12 @@ class TrialStore:
     def _complete(self, trial: Configuration) -> None:
         """Move a trial whose files are all written to the finished ones."""
         running = self._running(trial)
-        (running / CHECKPOINT).unlink(missing_ok=True)
+        with explained(running / CHECKPOINT):
+            (running / CHECKPOINT).unlink(missing_ok=True)
         move(running, self.folder(trial))
 
     def _set_aside(self, folder: Path, reason: str, report: Report) -> None:
-        kept = self.path / DAMAGED
-        with explained(kept):
-            kept.mkdir(exist_ok=True)
-            number = 1
-            while (kept / f"{folder.name}-{number}").exists():
-                number += 1
-            target = kept / f"{folder.name}-{number}"
-            move(folder, target)
-            if target.is_dir():
-                (target / "reason.txt").write_text(f"{reason}\n", encoding="utf-8")
+        target = set_aside(folder, self.path / DAMAGED, reason)
         report(f"damaged: {reason}; set aside as {target}, and begun anew")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,10 +16,10 @@ from torch import Tensor
 from pathspace.experiments.store.environment import environment
 from pathspace.experiments.store.errors import Damaged, explained
 from pathspace.experiments.store.files import (
-    DRAFT,
     checksum,
     read_file,
     read_sealed,
+    remove_drafts,
     sealed,
     write_file,
 )
@@ -62,12 +63,12 @@ class Workplace:
         self._seconds, self._sessions, self._began = 0.0, 1, time.monotonic()
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for draft in folder.glob(f".*{DRAFT}"):  # of a process that was killed
-                draft.unlink()
+        remove_drafts(folder)
         length = self._take_up()
         with explained(folder / METRICS):
             self._metrics = (folder / METRICS).open("ab")
             self._metrics.truncate(length)
+            self._metrics.seek(length)  # it was where the file ended before
 
     @property
     def seconds(self) -> float:
@@ -102,8 +103,9 @@ class Workplace:
         write_file(self.folder / RESULT, sealed({"key": self.key, **result, "files": files}))
 
     def close(self) -> None:
-        """Close the file of metrics."""
-        self._metrics.close()
+        """Close the file of metrics; rows that a full disk did not take are in no checkpoint."""
+        with contextlib.suppress(OSError):
+            self._metrics.close()
 
     # Taking up what is there ---------------------------------------------------------------------
 
@@ -116,6 +118,7 @@ class Workplace:
             return 0
         if read_file(config) != self._config:
             raise Damaged(f"{config} is that of another trial")
+        read_sealed(self.folder / ENVIRONMENT)  # now, not when all the work is done
         try:
             held = unpack(read_file(checkpoint))
             position, state = held["metrics"], held["state"]

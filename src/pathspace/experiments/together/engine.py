@@ -94,15 +94,20 @@ def train_together(
         store = TrialStore(store)
     outcomes: dict[str, Outcome] = {}
     members: list[Member] = []
-    with contextlib.ExitStack() as held, watching() as watch, reporter:
-        for trial in sorted(set(trials), key=lambda trial: trial.key):  # all in the same order
-            place = held.enter_context(_claimed(trial, store, wait, reporter.note))
-            if isinstance(place, Outcome):
-                outcomes[trial.key] = place
-            else:
-                members.append(Member(trial, place, data_dir))
-        if members:
-            _run(members, reporter, watch, checkpoint_every)
+    with contextlib.ExitStack() as held:
+        # Before signals are noted: who waits for another process can be stopped at once.
+        places = {
+            trial: held.enter_context(_claimed(trial, store, wait, reporter.note))
+            for trial in sorted(set(trials), key=lambda trial: trial.key)  # all in the same order
+        }
+        with watching() as watch, reporter:
+            for trial, place in places.items():
+                if isinstance(place, Outcome):
+                    outcomes[trial.key] = place
+                else:
+                    members.append(Member(trial, place, data_dir))
+            if members:
+                _run(members, reporter, watch, checkpoint_every)
     for member in members:
         found = member.outcome if store is None else written(store, member.trial)
         outcomes[member.trial.key] = found
@@ -172,11 +177,13 @@ class Member:
 
 def _run(members: list[Member], reporter: Reporter, watch: Watch, checkpoint_every: float) -> None:
     """Train all of them: those at one position together, one such company after the other."""
-    companies: dict[int, list[Member]] = {}
+    companies: dict[tuple[int, int], list[Member]] = {}
     for member in members:
         member.place.share = 1 / len(members)
-        companies.setdefault(member.training.iteration, []).append(member)
-    for iteration, company in sorted(companies.items()):
+        # A signal between two evaluations leaves some at the end of an epoch, and some after it.
+        position = member.training.iteration, member.training.epoch
+        companies.setdefault(position, []).append(member)
+    for (iteration, _), company in sorted(companies.items()):
         first = company[0]
         if iteration:
             reporter.note(f"{len(company)} trials go on after step {iteration:,}")
@@ -190,12 +197,13 @@ def _train(members: list[Member], reporter: Reporter, watch: Watch, every: float
     """Epoch after epoch of steps and evaluations, until there is a verdict on each."""
     saved = shown = time.monotonic()
     fleet: Fleet | None = None
+    ahead: Fleet | None = None  # the fleet, while it has more than its trainings
     try:
         for member in members:
             if not member.place.rows:
                 member.evaluate(watch)
         while members:
-            fleet = Fleet([m.training for m in members], [m.dropout for m in members])
+            fleet = ahead = Fleet([m.training for m in members], [m.dropout for m in members])
             while len(members) == fleet.copies:  # until one leaves
                 while not fleet.is_epoch_over:
                     fleet.advance()
@@ -209,6 +217,7 @@ def _train(members: list[Member], reporter: Reporter, watch: Watch, every: float
                         _save(fleet, members)
                         saved = time.monotonic()
                 fleet.sync()
+                ahead = None
                 is_over = fleet.is_epoch_over
                 for member in members:
                     if is_over or not member.training.is_finite():
@@ -219,8 +228,12 @@ def _train(members: list[Member], reporter: Reporter, watch: Watch, every: float
                 members = [member for member in members if member.verdict is None]
                 if len(members) == fleet.copies:
                     fleet.begin_epoch()
+                    ahead = fleet
     except Interruption:
-        _save(fleet, members)
+        for member in members:
+            if member.verdict is not None:
+                member.finish()
+        _save(ahead, [member for member in members if member.verdict is None])
         raise interruption(members[0].training, watch) from None
 
 

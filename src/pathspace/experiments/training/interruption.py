@@ -11,9 +11,11 @@ from types import FrameType
 from typing import Any
 
 from pathspace.experiments.training.distributed import ALONE, Ranks
+from pathspace.experiments.training.errors import TrialInterrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ASK = 0.25  # seconds between two questions to the other ranks
+WATCHES: list[Watch] = []  # those that note signals now
 
 
 class Interruption(Exception):
@@ -71,6 +73,9 @@ class Watch:
 def watching(ranks: Ranks = ALONE) -> Iterator[Watch]:
     """Note SIGINT and SIGTERM instead of dying of them; a second one ends the process at once.
 
+    A signal that came too late for the training to stop is raised at the end, so that whoever has
+    more to do stops.
+
     With several ranks, further ones change nothing: whoever launched them may pass on a signal that
     they have from the terminal already, and ends them at once if they take too long. Only the main
     thread can do this; in others nothing changes.
@@ -79,10 +84,14 @@ def watching(ranks: Ranks = ALONE) -> Iterator[Watch]:
         ranks: who else has to stop.
 
     Example:
-        >>> with watching() as watch:
-        ...     signal.raise_signal(signal.SIGTERM)
-        ...     watch.signal == signal.SIGTERM
-        True
+        >>> try:
+        ...     with watching() as watch:
+        ...         signal.raise_signal(signal.SIGINT)
+        ...         print("noted:", signal.Signals(watch.signal).name)
+        ... except TrialInterrupted as stopped:
+        ...     print(stopped)
+        noted: SIGINT
+        SIGINT: stopped when the training was over; the same command goes on
     """
     watch = Watch(ranks)
     if threading.current_thread() is not threading.main_thread():
@@ -90,19 +99,69 @@ def watching(ranks: Ranks = ALONE) -> Iterator[Watch]:
         return
     before: dict[int, Any] = {}
 
-    def restore() -> None:
-        while before:
-            number, handler = before.popitem()
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-
     def note(number: int, frame: FrameType | None) -> None:
         watch.signal = number
         if ranks.size == 1:
-            restore()
+            _restore(before)
 
+    WATCHES.append(watch)
     for number in SIGNALS:
         before[number] = signal.signal(number, note)
     try:
         yield watch
     finally:
-        restore()
+        _restore(before)
+        WATCHES.remove(watch)
+    if watch.signal and ranks.size == 1:
+        name = signal.Signals(watch.signal).name
+        raise TrialInterrupted(
+            f"{name}: stopped when the training was over; the same command goes on", watch.signal
+        )
+
+
+def is_stopping() -> bool:
+    """Whether a training has noted a signal and stops; the next signal would end it at once."""
+    return any(watch.signal for watch in WATCHES)
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[Watch]:
+    """Let SIGINT and SIGTERM raise :class:`TrialInterrupted` wherever they find a command.
+
+    So SIGTERM ends it as Ctrl-C does: what is open is closed, and workers are told. A second signal
+    ends the process at once. Within :func:`watching`, signals are noted as ever. Only the main
+    thread can do this; in others nothing changes.
+
+    Example:
+        >>> try:
+        ...     with raising() as watch:
+        ...         signal.raise_signal(signal.SIGTERM)
+        ... except TrialInterrupted as stopped:
+        ...     print(stopped)
+        SIGTERM: stopped; the same command goes on
+    """
+    watch = Watch()
+    if threading.current_thread() is not threading.main_thread():
+        yield watch
+        return
+    before: dict[int, Any] = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        watch.signal = number
+        _restore(before)
+        name = signal.Signals(number).name
+        raise TrialInterrupted(f"{name}: stopped; the same command goes on", number)
+
+    for number in SIGNALS:
+        before[number] = signal.signal(number, stop)
+    try:
+        yield watch
+    finally:
+        _restore(before)
+
+
+def _restore(before: dict[int, Any]) -> None:
+    """Give signals back to who had them before; once."""
+    while before:
+        number, handler = before.popitem()
+        signal.signal(number, handler if handler is not None else signal.SIG_DFL)
