@@ -110,9 +110,12 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace()
     own = types.FunctionType(code, function.__globals__, function.__name__)
-    fused = torch.compile(own)
+    fused: Callable[..., Any] | None = None
 
     def call(*args: Any) -> Any:
+        nonlocal fused
+        if fused is None:  # at the first step: torch imports its compiler here
+            fused = torch.compile(own)
         try:
             return fused(*args)
         except torch._dynamo.exc.BackendCompilerFailed as error:
