@@ -85,7 +85,15 @@ LAYERS = (
     Layer(
         "Rescaling",
         "the group and its action",
-        ("balancing", "perron", "rescaling", "weightgraph"),
+        (
+            "balancing",
+            "perron",
+            "scaleloops",
+            "scalelinear",
+            "scaleflow",
+            "rescaling",
+            "weightgraph",
+        ),
     ),
     Layer("Network", "a model becomes a graph", ("tracing", "network", "units", "placement")),
     Layer(

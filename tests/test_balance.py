@@ -2,7 +2,8 @@
 
 import itertools
 import math
-import time
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -22,7 +23,10 @@ from architectures import (
     build,
     example_input,
 )
+from fuzz.drawing import batch_of, draw
+from pathspace import scaleflow, scalelinear, scaleloops
 from pathspace.network import Streams
+from pathspace.perron import ScaleMatrix
 
 R = Act()
 
@@ -291,9 +295,7 @@ def test_scales_of_any_size(name: str, streams: Streams) -> None:
 @pytest.mark.parametrize("size", [1.0, 1e-20, 1e18])
 def test_a_very_deep_network_in_float32(size: float) -> None:
     network = mlp([6] * 301, dtype=torch.float32, size=size)
-    start = time.perf_counter()
     ps.balance_(network)
-    assert time.perf_counter() - start < 5
     norms = torch.stack([w.detach().norm(dim=1) for w in network.parameters().values()][:-1])
     t = list(network.parameters().values())[-1].detach().norm()
     torch.testing.assert_close(norms, t.expand_as(norms), rtol=1e-5, atol=0)
@@ -326,6 +328,115 @@ def test_a_weight_used_many_times() -> None:
         torch.testing.assert_close(norms, norms[:1].expand_as(norms), rtol=1e-10, atol=0)
         if gain == 1:
             torch.testing.assert_close(model(x), y)
+
+
+@dataclass
+class Passes:
+    """How often all weights were looked at."""
+
+    count: int = 0
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """The passes of a balancing: sweeps in the order of computation, and steps on loops."""
+    found = Passes()
+
+    def counted(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def count(*args: object) -> object:
+            found.count += 1
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(scaleflow.Flow, "_swept")
+    counted(scaleloops._Point, "__init__")
+    return found
+
+
+def assert_balanced(network: ps.Network, p: float = 2.0) -> None:
+    groups, one = Groups(ps.balance_(network, p)), ps.identity(network).log
+    norms = groups.norms(one, p)
+    torch.testing.assert_close(norms, groups.largest(one, p)[groups.part], rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e18])
+def test_few_passes_for_a_deep_network(passes: Passes, size: float, bias: bool) -> None:
+    assert_balanced(mlp([4] * 61, bias=bias, size=size))
+    assert passes.count <= (20 if bias else 4)
+
+
+@pytest.mark.parametrize("seed", [5, 419, 763])
+def test_few_passes_for_a_deep_network_with_loops(passes: Passes, seed: int) -> None:
+    """Networks drawn at random, 20 to 60 blocks deep; the power method took up to 394 passes."""
+    spec = draw(seed)
+    network = ps.trace(build(spec), batch_of(spec), streams="shared")
+    ps.balance(network)
+    assert 0 < passes.count <= 30
+
+
+@pytest.mark.parametrize("streams", ["pinned", "shared"])
+@pytest.mark.parametrize("spread", [5.0, 25.0])
+@pytest.mark.parametrize("name", ["residual", "one stream", "two blocks", "dense"])
+def test_uneven_weights_on_loops(name: str, spread: float, streams: Streams) -> None:
+    """Single weights of sizes from 1e-20 to 1e20 and more."""
+    network = traced(NETWORKS[name], streams)
+    for seed in range(3):
+        with torch.no_grad():
+            for weight in network.parameters().values():
+                uneven = torch.randn(weight.shape, generator=generator(seed), dtype=torch.float64)
+                weight.mul_(torch.exp(spread * uneven))
+        assert_balanced(network)
+
+
+@pytest.mark.parametrize(("seed", "spread"), [(609, 5.0)])
+def test_steps_that_cannot_fail_where_newton_s_do(
+    monkeypatch: pytest.MonkeyPatch, seed: int, spread: float
+) -> None:
+    """Shares on loops are 1 up to rounding there, and bounds fall from step to step."""
+    taken = []
+    step = scaleloops._Point.noda
+    monkeypatch.setattr(scaleloops._Point, "noda", lambda p: taken.append(p.bound) or step(p))
+    spec = draw(seed)
+    network = ps.trace(build(spec), batch_of(spec), streams="shared")
+    random = generator(seed)
+    with torch.no_grad():
+        for weight in network.parameters().values():
+            uneven = torch.randn(weight.shape, generator=random, dtype=torch.float64)
+            weight.mul_(torch.exp(spread * uneven))
+    log_z = -2 * ps.balance(network).log
+    assert taken
+    assert all(bool((later <= before + 1e-9).all()) for before, later in pairwise(taken))
+    point = scaleloops._Point(flow_of(network), torch.cat([log_z.new_zeros(1), log_z]))
+    assert float(point.missing.abs().max()) < 1e-9
+
+
+def flow_of(network: ps.Network) -> scaleflow.Flow:
+    movable = torch.cat([torch.tensor([False]), network.exact])
+    matrix = ScaleMatrix(network.edges, network.parameters(), movable, 2.0)
+    return scaleflow.Flow(matrix.blocks, matrix.inflow, matrix.outflow, matrix.part, matrix.live)
+
+
+def test_many_scales_on_loops_are_solved_for_iteratively(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [NETWORKS["one stream"], NETWORKS["two blocks"], draw(5)]
+    for spec in specs:
+        network = ps.trace(build(spec), batch_of(spec), streams="shared")
+        expected = ps.balance(network).log
+        with monkeypatch.context() as patch:
+            patch.setattr(scalelinear, "DENSE", 0)
+            torch.testing.assert_close(ps.balance(network).log, expected, rtol=0, atol=1e-10)
+        assert torch.equal(ps.balance(network).log, expected)
+
+
+def test_what_does_not_settle_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaleloops, "STEPS", 1)
+    network = traced(NETWORKS["residual"], "shared")
+    message = r"no balanced weights.* `.*weight.* streams=\"pinned\""
+    with pytest.raises(ps.RescalingError, match=message):
+        ps.balance(network)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -394,7 +505,7 @@ def test_where_nothing_leaves_the_norms_are_one() -> None:
     torch.testing.assert_close(ps.rescale(network, ps.balance(network)), balanced)
 
 
-@pytest.mark.parametrize("gain", [0.1, 10.0])
+@pytest.mark.parametrize("gain", [0.1, 0.99, 1.0, 10.0])
 def test_loops_that_lead_nowhere(gain: float) -> None:
     """Channels of a shared stream that feed themselves and are not read out: t = 1 if it can be."""
 
@@ -415,7 +526,7 @@ def test_loops_that_lead_nowhere(gain: float) -> None:
     network = ps.trace(model, x, streams="shared")
     y = model(x)
     c = ps.balance(network)
-    assert (c.log == 0).tolist() == [False, False, gain > 1, gain > 1]
+    assert (c.log == 0).tolist() == [False, False, gain >= 1, gain >= 1]
     ps.rescale_(network, c)
     torch.testing.assert_close(model(x), y)
     stem, gains = model.stem.weight.detach().square().sum(1), model.gain.detach().square()

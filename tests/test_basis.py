@@ -201,6 +201,56 @@ def test_push_is_right_where_a_weight_is_zero():
     torch.testing.assert_close(after, values + update)
 
 
+def test_push_starts_from_the_state_that_is_given():
+    case = next(case for case in CASES if case.name == "conv residual, batch norm")
+    network, basis, _ = make(case)
+    state = {n: 1.5 * t if t.is_floating_point() else t for n, t in detached(network).items()}
+    values = basis.flat(basis.values(state))
+    after = basis.push(0.1 * values, state)
+    torch.testing.assert_close(basis.flat(basis.values(after)), 1.1 * values)
+    kept = [name for name in state if "running" in name]
+    assert kept
+    for name in kept:
+        assert torch.equal(after[name], state[name])
+
+
+def test_the_skeleton_is_chosen_for_the_state_that_is_given():
+    network, _, _ = make(CASES[0])
+    state = {name: tensor.flip(0) for name, tensor in detached(network).items()}
+    chosen = ps.BasisPaths(network, "largest", state=state).skeleton
+    assert torch.equal(
+        chosen.incoming, ps.choose_skeleton(network, "largest", state=state).incoming
+    )
+    assert not torch.equal(chosen.incoming, ps.choose_skeleton(network, "largest").incoming)
+
+
+def test_a_weight_with_two_names_gets_its_new_value_under_both():
+    model, x = Case("", lambda: mlp(3, 4, 2), (3,)).make()
+    model.register_module("again", model[0])
+    model.forward = lambda x: model[2](model[0](x).relu())
+    basis = ps.BasisPaths(ps.trace(model, x))
+    after = basis.push(0.1 * basis.flat(basis.values()))
+    assert torch.equal(after["0.weight"], after["again.weight"])
+    assert not torch.equal(after["0.weight"], model[0].weight)
+
+
+@pytest.mark.parametrize("place", [1, 4])
+def test_a_gain_that_follows_from_statistics_cannot_be_set(place):
+    def net():
+        norms = (nn.BatchNorm1d(3, affine=False) for _ in range(2))
+        return nn.Sequential(
+            nn.Linear(2, 3), next(norms), nn.ReLU(), nn.Linear(3, 3), next(norms), nn.ReLU(),
+            nn.Linear(3, 1),
+        )  # fmt: skip
+
+    model, x = Case("", net, (2,)).make()
+    graph = ps.BasisPaths(ps.trace(model, x)).graph
+    weights = graph.weights()
+    graph.state(weights)
+    with pytest.raises(ps.PathspaceError, match=f"`{place}` is a batch norm without weight"):
+        graph.state({**weights, f"{place}.running_var": 2 * weights[f"{place}.running_var"]})
+
+
 def test_push_refuses_to_take_a_root_through_zero():
     _, basis, _ = make(CASES[0])
     update = torch.zeros(len(basis), dtype=torch.float64)

@@ -391,6 +391,22 @@ def test_damaged_weights(invoke: Invoke, tmp_path: Path, suffix: str) -> None:
     assert f"damaged{suffix}" in message(invoke("inspect", MLP, "--weights", f"damaged{suffix}"))
 
 
+@pytest.mark.parametrize("kept", [0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth"])
+def test_weights_that_are_cut_off(invoke: Invoke, tmp_path: Path, suffix: str, kept: float) -> None:
+    """The message says which file, what may have happened to it, and what to do."""
+    state = models.build(MLP, torch.Generator().manual_seed(0)).state_dict()
+    path = save(state, tmp_path / f"weights{suffix}")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    for command in ("inspect", "measure"):
+        said = message(invoke(command, MLP, "--weights", str(path)))
+        assert f"weights{suffix}" in said
+        assert "cut off" in said or "damaged" in said
+        assert "save" in said
+        assert "internal" not in said  # torch's advice on its own errors
+
+
 def test_weights_that_are_no_state_dict(invoke: Invoke, tmp_path: Path) -> None:
     checkpoint = {"epoch": 3, "state_dict": models.build(MLP).state_dict()}
     save(checkpoint, tmp_path / "checkpoint.pt")

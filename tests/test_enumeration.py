@@ -129,3 +129,103 @@ def test_slopes_are_no_paths():
     inner = last.weight.abs() @ (first.weight.abs().sum(1) + first.bias.abs())
     expected = (inner + last.bias.abs()).sum()
     torch.testing.assert_close(ps.path_values(network).abs().sum(), expected.detach())
+
+
+def test_values_are_those_of_the_state_that_is_given():
+    model, x = Case("", lambda: mlp(3, 4, 2), (3,)).make()
+    network = ps.trace(model, x)
+    state = {**network.state(), "0.weight": 3 * model[0].weight}
+    torch.testing.assert_close(ps.path_values(network, state), 3 * ps.path_values(network))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda h: nn.functional.adaptive_max_pool2d(h, 2),
+        lambda h: torch.max_pool2d(input=h, kernel_size=2),
+        lambda h: nn.functional.max_pool2d(h, 2, return_indices=True)[0],
+        lambda h: nn.functional.max_pool2d(h, 2, 2, 0, 1, False, True)[0],
+        lambda h: nn.functional.adaptive_max_pool2d(h, 2, True)[0],
+    ],
+    ids=["adaptive", "by keywords", "with places", "without keywords", "adaptive, with places"],
+)
+def test_paths_through_maxima_of_all_kinds(pool):
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(1, 2, 1), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.linear(pool(self.conv(x).relu()).flatten(1))
+
+    model, x = Case("", Pooled, (1, 4, 4)).make()
+    with torch.no_grad():  # the place of a maximum depends on the sign of a weight
+        model.conv.weight.copy_(torch.tensor([0.7, -0.9]).view(2, 1, 1, 1))
+        model.conv.bias.fill_(5.0)
+    network = ps.trace(model, x)
+    torch.testing.assert_close(ps.output_from_paths(network, x), model(x))
+
+
+NOT_FROZEN = {
+    "amax": lambda h: h.amax((2, 3)),
+    "amin": lambda h: h.amin((2, 3)),
+    "max": lambda h: h.flatten(2).max(2).values,
+    "min": lambda h: h.flatten(2).min(2).values,
+    "maximum": lambda h: torch.maximum(h, 2 * h).sum((2, 3)),
+    "minimum": lambda h: torch.minimum(h, 2 * h).sum((2, 3)),
+    "abs": lambda h: h.abs().sum((2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FROZEN)
+def test_what_is_not_frozen_is_refused_by_name(name):
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(1, 2, 1), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.linear(NOT_FROZEN[name](self.conv(x)))
+
+    model, x = Case("", Other, (1, 3, 3)).make()
+    network = ps.trace(model, x, streams="shared")
+    with pytest.raises(ps.PathspaceError, match=f"`{name}` is not frozen"):
+        ps.output_from_paths(network, x)
+
+
+class Both(nn.Module):
+    """Returns a hidden layer and what is read from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        h = self.a(x).relu()
+        return torch.cat([h, self.b(h)], 1)
+
+
+def test_a_layer_that_is_returned_and_read_on_ends_paths_and_begins_others():
+    """Listed paths are those of the group; the norm's run from inputs to outputs."""
+    torch.manual_seed(0)
+    model, x = Both().double(), torch.randn(4, 2, dtype=torch.float64)
+    network = ps.trace(model, x)
+    into = torch.cat([model.a.weight, model.a.bias[:, None]], 1).detach().abs()
+    out, bias = model.b.weight.detach().abs(), model.b.bias.detach().abs()
+    assert network.H == 0
+    assert ps.count_paths(network) == into.numel() + out.numel() + bias.numel()
+    assert ps.structure_rank(network) == network.m - network.H
+    torch.testing.assert_close(
+        ps.path_values(network).abs().sum(), into.sum() + out.sum() + bias.sum()
+    )
+    through = out @ into.sum(1) + bias
+    torch.testing.assert_close(ps.path_norm(network, 1), into.sum() + through.sum())
+
+
+def test_output_from_paths_refuses_a_layer_that_is_returned_and_read_on():
+    """It left out what goes through that layer, and said nothing."""
+    x = torch.randn(4, 2)
+    network = ps.trace(Both(), x)
+    for function in (ps.output_from_paths, ps.path_activations):
+        with pytest.raises(ps.PathspaceError, match=r"`a` are returned and read on"):
+            function(network, x)

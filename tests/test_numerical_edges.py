@@ -149,7 +149,21 @@ def of_penalty(make: Callable[..., ps.Penalty], **options: Any) -> Call:
         value = make(network, **options)()
         value.backward()
         gradients = [p.grad for p in network.model.parameters()]
-        return [value, *gradients] if bool(value.isfinite()) else math.inf
+        return math.inf if bool(value.isinf()) else [value, *gradients]
+
+    return call
+
+
+def of_closed_gradients(make: Callable[..., ps.Penalty], **options: Any) -> Call:
+    """Gradients in closed form, infinite only where they are beyond the range of their dtype."""
+
+    def call(network: ps.Network, x: Tensor, y: Tensor) -> Any:
+        penalty = make(network, **options)
+        found = penalty.gradients()
+        wide = {n: t.detach().double() for n, t in network.state().items()}
+        for name, gradient in penalty.gradients(wide).items():
+            assert torch.equal(found[name].isinf(), gradient.to(found[name]).isinf()), name
+        return found
 
     return call
 
@@ -256,6 +270,10 @@ FUNCTIONS: dict[str, Call] = {
     "BasisPathPenalty, exact": of_penalty(ps.BasisPathPenalty, exact=True),
     "PathNormPenalty, p=1": of_penalty(ps.PathNormPenalty, p=1.0),
     "PathNormPenalty": of_penalty(ps.PathNormPenalty),
+    "BasisPathPenalty, in closed form": of_closed_gradients(ps.BasisPathPenalty),
+    "BasisPathPenalty, exact, in closed form": of_closed_gradients(ps.BasisPathPenalty, exact=True),
+    "PathNormPenalty, p=1, in closed form": of_closed_gradients(ps.PathNormPenalty, p=1.0),
+    "PathNormPenalty, in closed form": of_closed_gradients(ps.PathNormPenalty),
     **{
         f"flatness, {kind}, {space}": of_flatness(kind, space, **options)
         for kind, space, options in (

@@ -1,6 +1,7 @@
 """G-SGD and its family against torch's optimizers on explicit coordinates, in float64."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 import pathspace as ps
+from architectures import Act, BatchNorm, Flatten, Map, Residual, Spec, build, example_input
 from cases import CASES
 from optimizers import apart
 from pathspace.optim.representative import he_scales
+from pathspace.optim.skeleton import training_skeleton
 
 PLAIN = [case for case in CASES if "batch norm" not in case.name]  # those are in another test
 
@@ -36,6 +39,7 @@ class Explicit:
             self.is_log[self.basis.roots] = True
         logs = math.sqrt(2) * values.abs().log()
         self.x = torch.where(self.is_log, logs, values / kappa).requires_grad_()
+        self.roots = self.basis.roots
 
     def values(self):
         logs = self.sign * (self.x / math.sqrt(2)).exp()
@@ -43,6 +47,72 @@ class Explicit:
 
     def __call__(self):
         return self.basis.weights(self.values(), state=self.state)
+
+
+class InTrainMode:
+    """The same where batch norms divide by what their batch gives: one weight after the other.
+
+    Nothing goes through a batch norm then: a weight in front of it has a coordinate of its own,
+    relative to the norm of all that enters the same unit, and its weight and bias start new paths.
+    """
+
+    def __init__(self, network, choice, roots):
+        self.state = {k: v.detach().clone() for k, v in network.state().items()}
+        found = training_skeleton(network, self.state, torch.arange(network.H + 1), choice)
+        edges = found.graph.edges
+        self.shapes = {edge.parameter: edge.shape for edge in edges}
+        self.before = w = torch.cat([self.state[name].reshape(-1) for name in self.shapes])
+        source, target = (
+            torch.cat([e.scale(side).expand(e.shape).reshape(-1) for e in edges]).tolist()
+            for side in ("source", "target")
+        )
+        into, out = found.incoming.tolist(), found.outgoing.tolist()
+        free = set(out) - {-1}
+
+        @cache
+        def inner(u):  # I
+            return inner(source[into[u]]) * w[into[u]] if out[u] >= 0 else torch.ones_like(w[0])
+
+        @cache
+        def outer(v):  # O
+            return w[out[v]] * outer(target[out[v]]) if out[v] >= 0 else torch.ones_like(w[0])
+
+        @cache
+        def root(u):  # a
+            if out[u] < 0:
+                return None
+            return root(source[into[u]]) if into[u] in free else into[u]
+
+        self.numbers = [number for number in range(len(w)) if number not in free]
+        place = {number: k for k, number in enumerate(self.numbers)}
+        owners = [root(source[number]) for number in self.numbers]
+        self.owner = torch.tensor([-1 if a is None else place[a] for a in owners])
+        self.factor = torch.stack([
+            (1.0 if a is None else outer(source[n])) / outer(target[n])
+            for n, a in zip(self.numbers, owners, strict=True)
+        ])  # fmt: skip
+        products = torch.stack([inner(source[n]) * outer(target[n]) for n in self.numbers])
+        logs = he_scales(network.edges, self.state, network.H + 1)
+        ratios = {e.parameter: e.ratio(logs).exp().expand(e.shape) for e in network.edges}
+        ratio = torch.cat([ratios[name].reshape(-1) for name in self.shapes])[self.numbers]
+        values, self.kappa = products * w[self.numbers], products / ratio
+        of_units = {root(u) for u in range(len(out))}
+        self.roots = torch.tensor([number in of_units for number in self.numbers], dtype=torch.bool)
+        self.is_log = self.roots & (roots == "multiplicative")
+        self.sign = values.sign()
+        self.x = torch.where(
+            self.is_log, math.sqrt(2) * values.abs().log(), values / self.kappa
+        ).requires_grad_()
+
+    def __call__(self):
+        logs = self.sign * (self.x / math.sqrt(2)).exp()
+        values = torch.where(self.is_log, logs, self.kappa * self.x)
+        through = torch.where(self.owner >= 0, values[self.owner.clamp_min(0)], 1.0)
+        numbers = torch.tensor(self.numbers)
+        flat = self.before.index_put((numbers,), values * self.factor / through)
+        parts = flat.split([math.prod(shape) for shape in self.shapes.values()])
+        new = {n: part.view(s) for (n, s), part in zip(self.shapes.items(), parts, strict=True)}
+        return {name: tensor.clone() for name, tensor in self.state.items()} | new
 
 
 # eps is large because a slope that is 0 up to rounding must not become a step of size 1.
@@ -107,3 +177,77 @@ def test_steps_are_those_of_torch_on_explicit_coordinates(case, rule, way, layou
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
     assert any(not torch.equal(explicit.state[n], p) for n, p in model.named_parameters())
     assert optimizer.space.rechosen == 0  # else this test would compare other coordinates
+
+
+R, BLOCK = Act(), Residual((Map(3), BatchNorm(), Act(), Map(4)))
+NORMALIZED = {
+    "batch norm": Spec((3,), (Map(4), BatchNorm(), R, Map(5), BatchNorm(), R, Map(2))),
+    "no bias": Spec((3,), (Map(4, False), BatchNorm(), R, Map(5, False), R, Map(2))),
+    "no gain": Spec((3,), (Map(4), R, Map(3), BatchNorm(affine=False), R, Map(3), R, Map(2))),
+    "no statistics": Spec((3,), (Map(4), BatchNorm(running=False), R, Map(5), R, Map(2))),
+    "behind a ReLU": Spec((3,), (Map(4), R, BatchNorm(), Map(5), R, Map(2))),
+    "of the input": Spec((3,), (BatchNorm(), Map(4), R, Map(2))),
+    "of images": Spec((2, 3, 3), (Map(3, kernel=3), BatchNorm(), R, Map(2), Flatten(), Map(2))),
+    "in a stream": Spec((3,), (Map(4), BatchNorm(), R, BLOCK, R, BLOCK, R, Map(2))),
+}
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(("choice", "roots"), [(way[0], way[2]) for way in WAYS[:3]])
+@pytest.mark.parametrize(
+    ("name", "streams"), [("in a stream", "shared"), *((name, "pinned") for name in NORMALIZED)]
+)
+def test_steps_of_batch_norms_are_those_of_torch_on_explicit_coordinates(
+    name, choice, roots, rule, streams
+):
+    ours, torchs, settings = RULES[rule]
+    if roots == "additive":
+        settings = settings | {"lr": settings["lr"] / 100}
+    spec = NORMALIZED[name]
+    model, x = smaller(build(spec)).train(), example_input(spec, 7)
+    network = ps.trace(model, x, streams=streams)
+    explicit = InTrainMode(network, choice, roots)
+    assert set(explicit.shapes) == {edge.parameter for edge in network.edges}
+    for key, tensor in explicit().items():
+        torch.testing.assert_close(tensor.detach(), explicit.state[key])
+    target = torch.linspace(-1, 1, 7 * 2, dtype=x.dtype).view(7, 2)
+    reference = torchs([explicit.x], **settings)
+    optimizer = ours(model.parameters(), **settings, network=network, skeleton=choice, roots=roots)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), target).backward()
+        optimizer.step()
+        reference.zero_grad()
+        F.mse_loss(functional_call(model, explicit(), (x,)), target).backward()
+        reference.step()
+    expected = explicit()
+    for key, parameter in network.parameters().items():
+        found = parameter.detach()
+        torch.testing.assert_close(found, expected[key].detach(), rtol=1e-9, atol=1e-11)
+    assert any(not torch.equal(explicit.state[n], p) for n, p in model.named_parameters())
+    assert optimizer.space.rechosen == 0
+
+
+def test_what_enters_a_unit_has_he_s_norm_and_a_constant_alone_has_norm_one():
+    class WithConstants(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(7, 5, bias=False)
+            self.c, self.constant = torch.nn.Linear(5, 1), torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            constants = (self.constant + torch.zeros(len(x), 4).to(x)).relu()
+            return self.c(self.b(torch.cat([self.a(x).relu(), constants], 1)).relu())
+
+    model = WithConstants().double()
+    with torch.no_grad():
+        model.constant.copy_(torch.tensor([0.1, 2.0, -3.0, 7.0]))
+    network = ps.trace(model, torch.ones(1, 2).double())
+    assert network.H == 3 + 4 + 5
+    state = {name: tensor.detach() for name, tensor in network.state().items()}
+    logs = he_scales(network.edges, state, network.H + 1)
+    scaled = ps.rescale(network, logs[1:].exp())
+    for name in ("a.weight", "b.weight"):
+        norms = scaled[name].norm(dim=1)
+        torch.testing.assert_close(norms, torch.full_like(norms, math.sqrt(2)))
+    torch.testing.assert_close(scaled["constant"].abs(), torch.ones(4).double())

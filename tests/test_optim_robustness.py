@@ -182,3 +182,25 @@ def test_the_published_algorithm_is_there():
     expected3 = (old[2] - 0.01 * g3) / ratio * (1 - free) + old[2] * free
     for found, expected in zip((w1, w2, w3), (expected1, expected2, expected3), strict=True):
         torch.testing.assert_close(found.detach(), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_scale_of_a_dead_unit_is_not_seen_in_the_skeleton():
+    """Nothing enters it, so it has no basis path; what leaves it must not be large by its scale."""
+    chosen = []
+    for scale in (1.0, 1e4, 1e-4):
+        generator = torch.Generator().manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+        model.append(nn.Linear(4, 2)).double()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            model[0].weight[1], model[0].bias[1] = 0.0, 0.0
+            model[2].weight[:, 1] *= scale
+        x = torch.randn(5, 3, generator=generator).double()
+        network = ps.trace(model, x)
+        optimizer = ps.optim.GSGD(model.parameters(), 0.01, network=network, skeleton="largest")
+        model(x).square().sum().backward()
+        optimizer.step()
+        chosen.append(optimizer.space.skeleton.incoming)
+    assert torch.equal(chosen[0], chosen[1])
+    assert torch.equal(chosen[0], chosen[2])

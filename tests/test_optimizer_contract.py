@@ -227,7 +227,7 @@ def test_a_parameter_without_gradient_does_not_move(kind, name):
 def test_a_step_without_any_gradient_does_nothing(kind):
     model, optimizer = setting(kind, weight_decay=0.1)
     before, state = snapshot(model), copy.deepcopy(optimizer.state_dict())
-    optimizer.step()
+    assert optimizer.step() is None
     assert_identical(snapshot(model), before)
     assert_identical(optimizer.state_dict(), state)
 
@@ -268,6 +268,35 @@ def test_maximize_is_minimizing_the_negative(kind):
         (-loss_of(twin, number)).backward()
         reference.step()
     assert_identical(snapshot(model), snapshot(twin))
+
+
+@every_kind
+def test_maximize_is_minimizing_the_negative_for_large_parameters_too(kind, monkeypatch):
+    apart(monkeypatch)
+    test_maximize_is_minimizing_the_negative(kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in KINDS if kind.make in (GSGD, GAdam) and kind.name != "GSGD-paper"],
+    ids=lambda kind: kind.name,
+)
+def test_roots_behind_a_parameter_without_gradient_move(kind):
+    model, optimizer = setting(kind)
+    space = optimizer.space
+    backward(model, 0)
+    model.a.weight.grad = None
+    optimizer.step()
+    graph, incoming = space.skeleton.graph, space.skeleton.incoming
+    roots = graph.places(torch.where(space.is_root.cpu(), incoming, -1))
+    names = [graph.name(int(n)).partition("[")[0] if n >= 0 else "" for n in roots.numbers]
+    assert {"a.weight", "b.weight"} <= set(names)
+    before = roots.take(snapshot(model))
+    backward(model, 1)
+    model.a.weight.grad = None
+    optimizer.step()
+    moved = (roots.take(snapshot(model)) != before).tolist()
+    assert moved == [name == "b.weight" for name in names]
 
 
 @every_kind
@@ -816,12 +845,14 @@ def test_complex_parameters_are_refused_by_name():
 
 
 @every_kind
-def test_arguments_have_the_names_and_the_order_of_torch(kind):
-    ours = list(inspect.signature(kind.make).parameters)
-    theirs = list(inspect.signature(kind.plain).parameters)
+def test_arguments_have_the_names_the_order_and_the_defaults_of_torch(kind):
+    ours = inspect.signature(kind.make).parameters
+    theirs = inspect.signature(kind.plain).parameters
     rule = list(kind.make.rule.settings)
-    assert ours[: len(rule) + 1] == ["params", *rule] == theirs[: len(rule) + 1]
+    assert [*ours][: len(rule) + 1] == ["params", *rule] == [*theirs][: len(rule) + 1]
     assert {"network", "maximize", "nonfinite"} <= set(ours)
+    for name in (*rule, "maximize"):
+        assert ours[name].default == theirs[name].default, name
 
 
 @every_kind

@@ -49,6 +49,13 @@ UNROLLED = {
         nn.Conv2d(2, 3, 1), nn.ReLU(), nn.MaxPool2d(2, 1, dilation=2), nn.Flatten(),
         nn.Linear(3 * 4, 2),
     ),
+    "dilated max-pool of more channels than places": lambda: nn.Sequential(
+        nn.Conv2d(2, 5, 1), nn.ReLU(), nn.MaxPool2d(2, 1, dilation=2), nn.Flatten(),
+        nn.Linear(5 * 4, 2),
+    ),
+    "axes padded differently": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=(0, 2)), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 2 * 6, 2),
+    ),
     "average pool with padding": lambda: nn.Sequential(
         nn.Conv2d(2, 3, 1), nn.ReLU(), nn.AvgPool2d(3, 2, 1, ceil_mode=True),
         nn.Flatten(), nn.Linear(3 * 9, 2),
@@ -139,6 +146,20 @@ def test_a_network_and_its_fused_form_have_the_same_norm():
     for p in EXPONENTS:
         one, other = (ps.path_norm(ps.trace(m, x), p) for m in (model, fused))
         torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+def test_a_bias_added_in_front_of_a_batch_norm_is_part_of_it():
+    class Apart(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return self.norm(F.linear(x, self.linear.weight) + self.linear.bias)
+
+    model, x = Case("", Apart, (3,)).make()
+    expected = ps.path_norm(ps.trace(nn.Sequential(model.linear, model.norm), x))
+    torch.testing.assert_close(ps.path_norm(ps.trace(model, x)), expected)
 
 
 def test_it_does_not_depend_on_the_batch_that_was_traced():
@@ -254,6 +275,92 @@ def test_value_and_derivatives_of_convolutions(name, p, large, monkeypatch):
     for pair in (gradients, curvatures):
         for one, other in zip(*pair, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+@pytest.mark.parametrize("large", [False, True])
+def test_value_and_gradient_of_a_convolution_along_one_axis(p, large, monkeypatch):
+    if large:
+        monkeypatch.setattr("pathspace.flow.layers.LARGE", 0)
+    model, x = Case("", lambda: nn.Conv1d(2, 3, 3, padding=1, bias=False), (2, 5)).make()
+    weight = model.weight.detach().clone().requires_grad_()
+    found = ps.path_norm(ps.trace(model, x), p, state={"weight": weight})
+    ones = torch.ones(1, 2, 5, dtype=torch.float64)
+    expected = F.conv1d(ones, weight.abs() ** p, padding=1).sum() ** (1 / p)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(norm, weight) for norm in (found, expected)), rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("padding", [(0, 2), (2, 0), (1, 2), 1])
+def test_every_output_of_a_convolution_at_the_edges(padding):
+    model, x = Case("", lambda: nn.Conv2d(2, 3, 3, padding=padding, bias=False), (2, 6, 5)).make()
+    network, sizes = ps.trace(model, x), model.weight.detach().abs()
+    ones = torch.ones(1, 2, 6, 5, dtype=torch.float64)
+    expected = F.conv2d(ones, sizes**2, padding=padding).sqrt().flatten()
+    torch.testing.assert_close(ps.path_norm(network, 2.0, per_output=True), expected)
+    windows = F.unfold(ones, 3, padding=padding)[0]  # (18, places)
+    expected = (sizes.view(3, -1, 1) * windows).amax(1).flatten()
+    torch.testing.assert_close(ps.path_norm(network, math.inf, per_output=True), expected)
+
+
+@exponents
+def test_a_convolution_without_options(p):
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 3, bias=False)
+
+        def forward(self, x):
+            return F.conv2d(x, self.conv.weight)
+
+    model, x = Case("", Plain, (2, 5, 5)).make()
+    expected = ps.path_norm(ps.trace(model.conv, x), p)
+    torch.testing.assert_close(ps.path_norm(ps.trace(model, x), p), expected)
+
+
+@exponents
+@pytest.mark.parametrize(
+    ("flat", "upright"),
+    [
+        (nn.MaxPool1d(2), nn.MaxPool2d((1, 2))),
+        (nn.MaxPool1d(3, 1, 1), nn.MaxPool2d((1, 3), 1, (0, 1))),
+        (nn.AvgPool1d(2), nn.AvgPool2d((1, 2))),
+    ],
+    ids=["maximum", "overlapping maximum", "average"],
+)
+def test_pools_along_one_axis_are_those_of_an_image_of_one_row(flat, upright, p):
+    places = 3 * flat(torch.zeros(1, 1, 6)).shape[-1]
+
+    def net(conv, pool):
+        return nn.Sequential(conv, nn.ReLU(), pool, nn.Flatten(), nn.Linear(places, 2))
+
+    model, x = Case("", lambda: net(nn.Conv1d(2, 3, 2), flat), (2, 7)).make()
+    image = net(nn.Conv2d(2, 3, (1, 2)), upright).double()
+    with torch.no_grad():
+        for parameter, other in zip(image.parameters(), model.parameters(), strict=True):
+            parameter.copy_(other.view(parameter.shape))
+    expected = ps.path_norm(ps.trace(image, x[:, :, None]), p)
+    torch.testing.assert_close(ps.path_norm(ps.trace(model, x), p), expected)
+
+
+@exponents
+def test_places_of_maxima_are_no_values(p):
+    class Pooled(nn.Module):
+        def __init__(self, places):
+            super().__init__()
+            self.conv, self.linear, self.places = nn.Conv2d(2, 3, 1), nn.Linear(12, 2), places
+
+        def forward(self, x):
+            h = F.max_pool2d(self.conv(x), 2, return_indices=self.places)
+            return self.linear((h[0] if self.places else h).flatten(1))
+
+    model, x = Case("", lambda: Pooled(True), (2, 4, 4)).make()
+    other = Pooled(False).double()
+    other.load_state_dict(model.state_dict())
+    found, expected = (ps.path_norm(ps.trace(net, x), p) for net in (model, other))
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_sample_without_a_batch():
@@ -392,9 +499,18 @@ class After(nn.Module):
         super().__init__()
         self.a, self.function = nn.Linear(2, 3, bias=False), function
         self.register_buffer("constant", torch.tensor([[2.0, -5.0]]))
+        self.register_buffer("places", torch.tensor([2, 0]))
+        self.register_buffer("matrix", torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, -4.0]]))
+        self.register_buffer("vector", torch.tensor([2.0, -2.0, 2.0]))
 
     def forward(self, x):
         return self.function(self.a(x), self)
+
+
+def written(h, _):
+    wide = h.new_zeros(len(h), 4)
+    wide[:, 1:] = h
+    return wide
 
 
 SLOPES = torch.tensor([0.25, 2.0, -3.0], dtype=torch.float64)
@@ -407,6 +523,29 @@ OPERATIONS = {
     "rrelu, flat": (lambda h, _: F.rrelu(h, 0.1, 0.3), lambda s, p, b: s),
     "multiple added": (lambda h, _: torch.add(h, h.relu(), alpha=-2), lambda s, p, b: s + 2**p * s),
     "mean": (lambda h, _: h.mean(1), lambda s, p, b: s.sum() / 3**p),
+    "mean without nan": (lambda h, _: h.nanmean(1), lambda s, p, b: s.sum() / 3**p),
+    "sum over no named axis": (lambda h, _: h.sum([]), lambda s, p, b: s.sum()),
+    "transposed": (lambda h, _: h.T.relu().T, lambda s, p, b: s),
+    "transposed as matrices": (lambda h, _: h.mT.relu().mT, lambda s, p, b: s),
+    "split": (lambda h, _: torch.cat(h.split([1, 2], 1)[::-1], 1), lambda s, p, b: s[[1, 2, 0]]),
+    "in chunks": (lambda h, _: torch.cat(h.chunk(3, 1)[::-1], 1), lambda s, p, b: s.flip(0)),
+    "one by one": (lambda h, _: torch.stack(h.unbind(1)[::-1], 1), lambda s, p, b: s.flip(0)),
+    "einsum": (
+        lambda h, _: torch.einsum("bi,i->bi", h, SLOPES),
+        lambda s, p, b: s * SLOPES.abs() ** p,
+    ),
+    "widened by zeros": (
+        lambda h, _: torch.cat([h, h.new_zeros(len(h), 2)], 1),
+        lambda s, p, b: torch.cat([s, s.new_zeros(2)]),
+    ),
+    "widened by zeros of a size": (
+        lambda h, _: torch.cat([h, h.new_zeros(size=(len(h), 2))], 1),
+        lambda s, p, b: torch.cat([s, s.new_zeros(2)]),
+    ),
+    "widened by zeros of its own size": (
+        lambda h, _: torch.cat([h, torch.zeros_like(h)], 1),
+        lambda s, p, b: torch.cat([s, s.new_zeros(3)]),
+    ),
     "subtracted from a number": (lambda h, _: 2 - h, lambda s, p, b: s + b * 2**p),
     "number subtracted": (lambda h, _: h - 3, lambda s, p, b: s + b * 3**p),
     "padded": (
@@ -417,7 +556,28 @@ OPERATIONS = {
         lambda h, m: torch.cat([h, m.constant.expand(len(h), 2)], 1),
         lambda s, p, b: torch.cat([s, b * s.new_tensor([2.0, 5.0]) ** p]),
     ),
+    "half of it, in place": (
+        lambda h, _: (1 * h)[:, None].tril_(), lambda s, p, b: s * s.new_tensor([1, 0, 0]),
+    ),
+    "chosen": (
+        lambda h, m: h.index_select(1, m.places), lambda s, p, b: s[[2, 0]],
+    ),
+    "chosen by an index": (lambda h, m: h[:, m.places], lambda s, p, b: s[[2, 0]]),
+    "written into zeros": (written, lambda s, p, b: torch.cat([s.new_zeros(1), s])),
+    "largest and its place": (lambda h, _: h.max(1)[0], lambda s, p, b: s.sum()),
+    "matrix from the left": (
+        lambda h, m: (m.matrix @ h.T).T, lambda s, p, b: m_power(p) @ s,
+    ),
+    "matrix from the right": (lambda h, m: h @ m.matrix.T, lambda s, p, b: m_power(p) @ s),
+    "vector from the right": (lambda h, m: h @ m.matrix[0], lambda s, p, b: m_power(p)[0] @ s),
+    "matrix of a vector": (
+        lambda h, m: F.linear(h, m.vector), lambda s, p, b: s.sum() * 2.0**p,
+    ),
 }  # fmt: skip
+
+
+def m_power(p):
+    return After(None).matrix.double().abs() ** p
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -430,6 +590,55 @@ def test_single_operations(name, biases, p):
     found = ps.path_norm(ps.trace(model, x), p, biases=biases, per_output=True)
     wanted = torch.atleast_1d(expected(sums, p, float(biases))) ** (1 / p)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+
+
+REFUSED = {
+    "a product of matrices": lambda h, m: h @ h.T,
+    "a product in einsum": lambda h, m: torch.einsum("bi,bi->b", h, h.relu()),
+    "a linear map by activations": lambda h, m: F.linear(h, h[:2]),
+    "a convolution with activations": lambda h, m: F.conv1d(h[:, None], h[:1, None, :2]),
+    "places that depend on the data": lambda h, m: h.index_select(1, h[0, :2].argsort()),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_what_is_no_sum_over_paths_is_refused(name, p):
+    model, x = Case(name, lambda: After(REFUSED[name]), (2,)).make()
+    with pytest.raises(ps.PathspaceError, match=r"`[^`]+` \("):
+        ps.path_norm(ps.trace(model, x, on_unknown="pin"), p)
+
+
+@pytest.mark.parametrize("name", [n for n in OPERATIONS if "from the" in n])
+def test_largest_paths_of_products(name):
+    model, x = Case(name, lambda: After(OPERATIONS[name][0]), (2,)).make()
+    paths = model.matrix.abs()[:, :, None] * model.a.weight.detach().abs()
+    paths = paths[:1] if "vector" in name else paths
+    found = ps.path_norm(ps.trace(model, x), math.inf, per_output=True)
+    torch.testing.assert_close(found, paths.flatten(1).amax(1))
+
+
+def test_einsum_has_no_maxima():
+    model, x = Case("", lambda: After(OPERATIONS["einsum"][0]), (2,)).make()
+    with pytest.raises(ps.NoPathSum, match="einsum; use a linear layer"):
+        ps.path_norm(ps.trace(model, x), math.inf)
+
+
+@pytest.mark.parametrize("name", ["pixels", "every other pixel", "fewer places than channels"])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+@pytest.mark.parametrize("large", [False, True])
+def test_slopes_in_front_of_a_convolution(name, p, large, monkeypatch):
+    """What comes back through a convolution: the transpose of its windows."""
+    if large:
+        monkeypatch.setattr("pathspace.flow.layers.LARGE", 0)
+    first, second = nn.Conv2d(2, 2, 3, padding=1), CONVOLUTIONS[name]()
+    model, x = Case(name, lambda: nn.Sequential(first, nn.ReLU(), second), (2, 5, 5)).make()
+    slopes = ps.path_slopes(ps.trace(model, x), p=p)
+    powers = {n: (w.detach().abs() ** p).requires_grad_() for n, w in model.named_parameters()}
+    ones = torch.ones(1, 2, 5, 5, dtype=torch.float64)
+    torch.func.functional_call(model, powers, ones).sum().backward()
+    for key, power in powers.items():
+        torch.testing.assert_close(slopes[key].dense(), power.grad)
 
 
 @pytest.mark.parametrize(("mode", "factor"), [("sum", 1.0), ("mean", 1 / 4)])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pathspace as ps
@@ -282,6 +283,89 @@ def test_a_sparse_gradient_is_refused():
         PathNormPenalty(network).add_to_gradients_()
 
 
+# Batch norms -------------------------------------------------------------------------------------
+
+
+class Normalized(nn.Module):
+    """A layer, perhaps with a bias, an activation, a batch norm of some form, and a layer."""
+
+    FORMS = ("affine", "plain", "weight alone", "bias alone", "constants", "twice", "shared bias")
+
+    def __init__(self, form: str, *, bias: bool, relu: bool) -> None:
+        super().__init__()
+        self.form, self.relu = form, relu
+        self.first, self.last = nn.Linear(2, 3, bias=bias), nn.Linear(3, 2)
+        self.weight, self.bias = (nn.Parameter(torch.empty(3)) for _ in range(2))
+        self.register_buffer("mean", torch.empty(3))
+        self.register_buffer("variance", torch.empty(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x.relu() if self.relu else x
+        mean, variance = self.mean, self.variance
+        if self.form == "constants":
+            mean, variance = (torch.full((3,), size, dtype=x.dtype) for size in (0.7, 2.0))
+        weight = self.weight if self.form not in ("plain", "bias alone") else None
+        bias = self.bias if self.form not in ("plain", "weight alone") else None
+        for _ in range(2 if self.form == "twice" else 1):
+            x = F.batch_norm(x, mean, variance, weight, bias)
+        x = x + self.bias if self.form == "shared bias" else x
+        return self.last(x.relu())
+
+
+def normalized(form: str, *, bias: bool, relu: bool) -> ps.Network:
+    model = Normalized(form, bias=bias, relu=relu).double().eval()
+    generator = torch.Generator().manual_seed(len(form))
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+            if name == "variance":
+                tensor.abs_().add_(0.5)
+    return ps.trace(model, torch.ones(3, 2, dtype=torch.float64))
+
+
+@kinds
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("form", Normalized.FORMS)
+def test_gradients_of_batch_norms_in_every_form(form, bias, relu, kind):
+    """The bias in front of a batch norm without one had no gradient, and so had statistics that
+    are constants, and a weight without a bias."""
+    network = normalized(form, bias=bias, relu=relu)
+    if form == "weight alone" and "basis" in kind:
+        with pytest.raises(ps.PathspaceError, match=r"a weight but no bias.*give it a bias"):
+            KINDS[kind](network)
+        return
+    penalty = KINDS[kind](network)
+    assert_gradients_agree(penalty)
+    if "cheap" not in kind:  # that is no derivative
+        names = list(network.parameters())
+        inputs = [p.detach().clone().requires_grad_() for p in network.parameters().values()]
+        buffers = {n: t for n, t in network.state().items() if n not in names}
+        assert torch.autograd.gradcheck(
+            lambda *tensors: penalty(buffers | dict(zip(names, tensors, strict=True))), inputs
+        )
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("form", ["affine", "plain", "weight alone", "bias alone"])
+def test_a_penalty_of_a_batch_norm_is_that_of_the_network_it_is_in_eval_mode(form, relu):
+    """Weights and biases written down by hand."""
+    network = normalized(form, bias=True, relu=relu)
+    state = {name: tensor.detach() for name, tensor in network.state().items()}
+    scale = (state["variance"] + 1e-5).rsqrt()
+    scale = scale * state["weight"] if form in ("affine", "weight alone") else scale
+    shift = -state["mean"] * scale
+    shift = shift + state["bias"] if form in ("affine", "bias alone") else shift
+    into, bias = state["first.weight"].square().sum(1), state["first.bias"]
+    if relu:
+        into = (into + bias**2) * scale**2 + shift**2
+    else:
+        into = into * scale**2 + (shift + bias * scale) ** 2
+    outputs = state["last.weight"] ** 2 @ into + state["last.bias"] ** 2
+    torch.testing.assert_close(PathNormPenalty(network)().detach(), outputs.sum() / 2)
+
+
 # The path-norm penalty ---------------------------------------------------------------------------
 
 
@@ -307,3 +391,17 @@ def test_where_no_path_carries_anything_its_gradient_is_zero(p):
 def test_settings_that_make_no_sense_are_refused(given, match):
     with pytest.raises(ValueError, match=match):
         PathNormPenalty(ps.trace(nn.Linear(2, 1), torch.ones(1, 2)), **given)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_products_whose_sizes_cancel_are_followed_in_float32(exact):
+    """I² of 1e20 meets O² of 1e-20: neither may be written down alone with the wrong factor."""
+    model, x = Case("", lambda: mlp(4, 5, 5, 2), (4,)).make()
+    network = ps.trace(model.float(), x.float())
+    penalty = ps.BasisPathPenalty(network, 0.3, 0.7, exact=exact)
+    state = ps.rescale(network, {"0": 1e10, "2": 1e10})
+    before, after = penalty.gradients(), penalty.gradients(state)
+    for name, weight in network.state().items():  # gradients transform inversely to weights
+        torch.testing.assert_close(
+            after[name] * state[name], before[name] * weight.detach(), rtol=1e-4, atol=1e-5
+        )

@@ -23,9 +23,10 @@ from architectures import (
     Spec,
     build,
 )
-from fuzz.drawing import batch_of
+from fuzz.drawing import batch_of, draw
 from fuzz.laws import check
 from fuzz.layers import Conv, FromTable, Join, Op, Raw, Tokens
+from test_balance import Groups
 
 R = Act()
 BLOCK = Residual((Map(3), R, Map(4)))
@@ -176,6 +177,25 @@ def test_g_sgd_steps_a_residual_network_with_batch_norms_the_same_from_any_scali
             optimizer.step()
         outputs.append(model(x).detach())
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-9, atol=1e-9)
+
+
+def test_windows_of_padding_alone_are_refused_by_name() -> None:
+    """Their largest value is −∞; tracing ended with an index far out of bounds."""
+    model = nn.Sequential(nn.MaxPool2d((2, 3), 2, 1, dilation=2), nn.Conv2d(5, 2, 1), nn.ReLU())
+    x = torch.ones(2, 5, 1, 3)
+    assert model[0](x).isinf().any()
+    with pytest.raises(ps.UnsupportedOperation, match=r"`0` .*nothing but padding.*less padding"):
+        ps.trace(model, x)
+
+
+def test_a_network_with_loops_drawn_at_random_is_balanced_in_few_steps() -> None:
+    """The power method took 301 passes here, and more than 1,000 elsewhere."""
+    spec = draw(689)
+    network = ps.trace(build(spec), batch_of(spec), streams="shared")
+    one = ps.identity(network).log
+    groups = Groups(ps.balance_(network))
+    norms = groups.norms(one, 2.0)
+    torch.testing.assert_close(norms, groups.largest(one, 2.0)[groups.part], rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("options", [{"antialias": True}, {"align_corners": True}, {}])

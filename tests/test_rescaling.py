@@ -253,6 +253,15 @@ class _TwiceRead(nn.Module):
         return torch.cat([self.b(first), self.b(second)], 1)
 
 
+def test_products_and_inverses_are_those_of_the_group() -> None:
+    network, generator = traced(), torch.Generator().manual_seed(0)
+    a, b = (ps.random_rescaling(network, generator=generator) for _ in range(2))
+    torch.testing.assert_close((a * b).factors, a.factors * b.factors)
+    torch.testing.assert_close(ps.compose(a, b, a).factors, a.factors**2 * b.factors)
+    torch.testing.assert_close((a * a.inverse()).factors, torch.ones_like(a.factors))
+    assert torch.equal(ps.inverse(b).log, -b.log)
+
+
 def test_rescalings_of_different_networks_do_not_mix() -> None:
     a, b = ps.identity(traced()), ps.identity(traced(STREAM))
     with pytest.raises(ps.RescalingError, match="9 and 5 scales belong to different networks"):

@@ -156,10 +156,21 @@ def test_explicit_cycles_are_refused():
         ps.choose_skeleton(network, choice)
 
 
+@pytest.mark.parametrize("choice", ["modulo", "largest", "random"])
+def test_a_network_of_one_unit_has_a_skeleton(choice):
+    network = ps.trace(mlp(2, 1, 2), torch.ones(1, 2))
+    skeleton = ps.choose_skeleton(network, choice)
+    assert 0 <= int(skeleton.incoming[1]) < 2 <= int(skeleton.outgoing[1]) < 4
+
+
 def test_printing_and_drawing():
     model, x = Case("", lambda: mlp(3, 4, 4, 2), (3,)).make()
     skeleton = ps.choose_skeleton(ps.trace(model, x))
-    assert "0.weight[3, 0] → 0[3] → 2.weight[3, 3]" in str(skeleton)
+    lines = str(skeleton).splitlines()
+    assert lines[0] == "skeleton with 8 free weights among 36"
+    assert lines[1] == "  0.weight[0, 0] → 0[0] → 2.weight[0, 0]"
+    assert lines[4] == "  0.weight[3, 0] → 0[3] → 2.weight[3, 3]"
+    assert len(lines) == 9
     ax = skeleton.draw()
     red = [line for line in ax.lines if line.get_color() in ("#c0392b", "#7b241c")]
     assert len(red) == 4 + 4 + 4  # in-edges of layer 1, shared edges, out-edges of layer 2

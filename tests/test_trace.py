@@ -396,6 +396,8 @@ def test_a_network_prints_as_a_table() -> None:
     network = ps.trace(nn.Sequential(collections.OrderedDict(layers)), X)
     lines = str(network).splitlines()
     assert lines[0].split() == ["layer", "operation", "weights", "units", "scales"]
+    assert set(lines[1]) == {"─", " "}
+    assert len(lines[1]) > 40
     assert lines[3].split() == ["<b>in</b>", "linear", "4×3", "+", "4", "4", "4", "free"]
     assert lines[4].endswith("2 pinned: output")
     assert lines[-1].startswith("m = 26 weights, H = 4 free scales, H/m = 0.1538")
@@ -404,3 +406,5 @@ def test_a_network_prints_as_a_table() -> None:
     assert "&lt;b&gt;in&lt;/b&gt;" in page
     assert "a&amp;b" in page
     assert "<b>" not in page
+    assert "<thead><tr><th>layer</th><th>operation</th>" in page
+    assert "<td>linear</td><td>4×3 + 4</td><td>4</td><td>4 free</td></tr>" in page

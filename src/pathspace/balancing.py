@@ -30,8 +30,9 @@ def balance(network: Network, p: float = 2.0) -> Rescaling:
     together; units that share a scale are one group. For a layered network of depth d without
     biases, :math:`t^d` is the path norm :math:`\phi_p`. The result depends on the class of the
     network alone, not on its scaling. Parts of a network that only pinned units connect have a t
-    each (units that one tensor of weights leads from into pinned ones belong together). Cost: a few
-    passes over the weights (some dozens if a stream is shared), in float64 and in logarithms.
+    each (units that one tensor of weights leads from into pinned ones belong together). Cost: some
+    passes over the weights, in float64 and in logarithms: three for layers without biases, about
+    ten more if the network is deep and has biases or shared streams.
 
     Scales that a batch norm with ``eps > 0`` divides out stay as they are, because moving them
     would change the function in train mode. So do scales that no non-zero weight reaches, for which

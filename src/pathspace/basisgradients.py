@@ -16,6 +16,7 @@ temporaries: the weights are read once and the gradients read and written once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -151,9 +152,35 @@ class _Matrix:
         if (destination is None and sums is None) or not self.pieces:
             return
         w = weight.detach().reshape(self.shape)
-        source, target = self._squares(*logs, w)
         result = None if destination is None else destination.reshape(self.shape)
-        found = None if sums is None else self._sums(source, target)
+        found = None
+        if self._is_moderate(logs, w.dtype):
+            found = self._pass(w, result, lam1, logs, sums is not None)
+            if found is not None and not all(bool(x.isfinite().all()) for x in found.by_end()):
+                found = self._pass(w.double(), None, lam1, logs, True)
+        else:
+            wide = None if result is None else torch.zeros_like(result, dtype=torch.float64)
+            found = self._pass(w.double(), wide, lam1, logs, sums is not None)
+            if result is not None and wide is not None:
+                result += torch.where(w == 0, 0.0, wide).to(result)
+        if destination is not None and result is not None and _is_copy(result, destination):
+            destination.copy_(result.view(destination.shape))  # its memory has another order
+        if sums is not None and found is not None:
+            ends = (self.source, self.target)
+            for total, scales, part in zip(sums, ends, found.by_end(), strict=True):
+                total.index_add_(0, scales.reshape(-1), lam1 * part.reshape(-1).to(total))
+
+    def _pass(
+        self,
+        w: Tensor,
+        result: Tensor | None,
+        lam1: float,
+        logs: tuple[Tensor, Tensor],
+        summed: bool,
+    ) -> SquareSums | None:
+        """One pass over the weights: add to the result, and collect the sums if they are wanted."""
+        source, target = self._squares(*logs, w)
+        found = self._sums(source, target) if summed else None
         factors = [self._vectorized(side) for side in (target, source)]
         memory = w.new_empty(max(piece.rows for piece in self.pieces) * self.shape[1])
         for piece in self.pieces:
@@ -165,12 +192,17 @@ class _Matrix:
                 result[piece.some].addcmul_(part, factor, value=lam1)
             if found is not None and any(found.wanted):  # while the rows are in the cache
                 found.add_(piece, piece.off_skeleton(torch.square(part, out=scratch)))
-        if destination is not None and result is not None and _is_copy(result, destination):
-            destination.copy_(result.view(destination.shape))  # its memory has another order
-        if sums is not None and found is not None:
-            ends = (self.source, self.target)
-            for total, scales, part in zip(sums, ends, found.by_end(), strict=True):
-                total.index_add_(0, scales.reshape(-1), lam1 * part.reshape(-1).to(total))
+        return found
+
+    def _is_moderate(self, logs: tuple[Tensor, Tensor], dtype: torch.dtype) -> bool:
+        """Whether all (I O)² are far from the ends of a dtype's range."""
+        if dtype == torch.float64:
+            return True
+        into, out = (
+            2 * log[scale] for log, scale in zip(logs, (self.source, self.target), strict=True)
+        )
+        ends = (into.amax() + out.amax(), -into.amin() - out.amin())
+        return float(torch.stack(ends).max()) < math.log(torch.finfo(dtype).max) / 2
 
     def _sums(self, source: Tensor, target: Tensor) -> SquareSums:
         """Where the sums are collected."""

@@ -1,8 +1,13 @@
 r"""All paths of a small network, one by one: the slow truth that the fast code is checked against.
 
 A path runs along the edges of the graph from a pinned unit (an input, the constant) to a pinned
-unit (an output). Its value is the product of its weights. For a piecewise linear network the output
-is :math:`\sum_p v_p \, a_p(x) \, x_{i_0(p)}`, with :math:`a_p(x)` the product of the slopes of the
+unit (an output). Its value is the product of its weights. A hidden unit that is pinned (because it
+is returned and read on, meets something that is not homogeneous, or is part of a pinned stream)
+ends paths and begins others, because a rescaling cannot move what goes into it to what goes out.
+:func:`~pathspace.path_norm` goes on through such units where it can: from inputs to outputs.
+
+For a piecewise linear network without such units the output is
+:math:`\sum_p v_p \, a_p(x) \, x_{i_0(p)}`, with :math:`a_p(x)` the product of the slopes of the
 activations along the path. The number of paths grows exponentially with depth, so everything here
 refuses above a limit.
 """
@@ -38,6 +43,10 @@ def count_paths(network: Network) -> int:
 
 def paths(network: Network, *, limit: int = LIMIT) -> list[Path]:
     """All paths, as tuples of weight numbers (:meth:`WeightGraph.name` names them).
+
+    From pinned unit to pinned unit, so that their values have m − H degrees of freedom. Where a
+    hidden unit is pinned (its layer is returned and read on, for example) a path ends and others
+    begin, unlike those that :func:`~pathspace.path_norm` sums over.
 
     Raises:
         PathspaceError: if there are more than ``limit``, or if the graph of units is not known
@@ -215,6 +224,13 @@ def _contributions(
             + ('trace with streams="shared"' if network.streams == "pinned" else "")
         )
     graph = WeightGraph(network)
+    for space in network.spaces:
+        ends = torch.arange(space.start, space.start + space.size)[network.scale[space.units] == 0]
+        if "output" in space.reasons and "input" not in space.reasons and _are_read(graph, ends):
+            raise PathspaceError(
+                f"the output is no sum over paths: units of `{space.name}` are returned and read "
+                "on, so paths end there; trace a model that returns only what is read last"
+            )
     state = {name: t.detach() for name, t in (given or network.state()).items()}
     graph.finite_weights(state)
     listed = paths(network, limit=limit)
@@ -241,6 +257,12 @@ def _contributions(
             "finite? If so, use a dtype with a larger range"
         )
     return found
+
+
+def _are_read(graph: WeightGraph, units: Tensor) -> bool:
+    """Whether weights or sums lead on from any of these units."""
+    parts = [edge.source for edge in graph.edges] + [part for _, part in graph.network.joins]
+    return any(bool(torch.isin(units, part).any()) for part in parts)
 
 
 def _indicator(graph: WeightGraph, state: Mapping[str, Tensor], path: Path) -> Weights:
@@ -295,11 +317,13 @@ class _Gates(TorchFunctionMode):
 
         return x * self._slope(slope)
 
-    def _pool(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _pool(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x: Tensor = args[0] if args else kwargs["input"]
         options = {k: v for k, v in kwargs.items() if k not in ("input", "return_indices")}
+        given = args[1 : 2 if name.startswith("adaptive") else 6]  # without "return_indices"
         pool = getattr(F, name.removesuffix("_with_indices"))
-        places = self._slope(lambda: pool(x, *args[1:], **options, return_indices=True)[1])
+        places = self._slope(lambda: pool(x, *given, **options, return_indices=True)[1])
         spatial = places.dim() - 2
         flat = x.flatten(-spatial).gather(-1, places.flatten(-spatial))
-        return flat.view(places.shape)
+        values = flat.view(places.shape)
+        return (values, places) if name.endswith("_with_indices") else values

@@ -38,6 +38,10 @@ def path_norm(
     multiplies by max(1, \|a\|), and batch norm is folded (eval mode). Differentiable with respect
     to ``state``.
 
+    Paths run from inputs to all outputs: where a hidden layer is returned and read on, some end
+    there and others go through it. :func:`~pathspace.paths` lists shorter ones, which end and begin
+    at every pinned unit; the two are the same where no hidden unit is pinned.
+
     Args:
         network: the traced network.
         p: exponent ≥ 1, also ``math.inf``; several exponents give a vector.

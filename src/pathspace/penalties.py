@@ -27,14 +27,13 @@ from torch import Tensor
 from pathspace.basis import BasisPaths
 from pathspace.basisgradients import BasisPathGradient
 from pathspace.flow.powers import add_power_slopes_
-from pathspace.flow.slopes import slopes_and_log
+from pathspace.flow.slopes import Slope, power_slopes
 from pathspace.foldedbias import Destination, FoldedBias, State, add_, inverse_deviation
-from pathspace.network import Network
+from pathspace.network import Edge, Network
 from pathspace.norms import path_norm
 from pathspace.penalty import Penalty
 from pathspace.signedlogs import product, scaled
 from pathspace.skeleton import Choice, Skeleton, WeightIndex
-from pathspace.weightgraph import absorbed_biases
 
 __all__ = ["BasisPathPenalty", "PathNormPenalty", "Penalty"]
 
@@ -108,8 +107,8 @@ class BasisPathPenalty(Penalty):
         off_skeleton = basis.off_skeleton(weights)
         for edge in basis.graph.edges:
             if not edge.is_fixed:
-                values = scaled(edge, off_skeleton[edge.parameter], out, into)
-                total = total + self.lam1 / 2 * values.square().sum(dtype=torch.float64)
+                squares = _sum_of_squares(edge, off_skeleton[edge.parameter], into, out)
+                total = total + self.lam1 / 2 * squares
         return total
 
     def _add_(self, state: State, destination: Destination) -> None:
@@ -191,23 +190,39 @@ class PathNormPenalty(Penalty):
         return self.lam / 2 * (2 * log).exp()
 
     def _add_(self, state: State, destination: Destination) -> None:
-        slopes, log = slopes_and_log(self.network, state, self.p, biases=self.biases)
-        if log == -math.inf:
+        found = power_slopes(self.network, state, self.p, biases=self.biases)
+        if not abs(found.log) < 40:  # slopes may have left the range of float32, or all powers
+            found = power_slopes(
+                self.network, state, self.p, biases=self.biases, dtype=torch.float64
+            )
+        if found.log == -math.inf:
             return  # no path carries anything: R is least here
-        absorbed = absorbed_biases(self.network)
-        norms = {norm.bias: norm for norm in self.network.normalizations if norm.bias is not None}
-        for name, slope in slopes.items():
-            factor = self.lam * _exp(slope.log + (2 / self.p - 1) * log)
-            if name in norms:
-                folded = FoldedBias(norms[name], absorbed.get(norms[name].mean or ""), state)
-                value = folded.value()
-                gradient = torch.zeros_like(value)
-                add_power_slopes_(gradient, value, slope.factors, factor, self.p)
-                folded.add_(gradient, destination)
-                continue
-            found = destination(name)
-            if found is not None:
-                add_power_slopes_(found, state[name].detach(), slope.factors, factor, self.p)
+        common = (2 / self.p - 1) * found.log
+
+        def add_slopes_(gradient: Tensor, weight: Tensor, slope: Slope) -> None:
+            factor = self.lam * _exp(slope.log + common)
+            add_power_slopes_(gradient, weight.detach(), slope.factors, factor, self.p)
+
+        for name, slope in found.slopes.items():
+            gradient = destination(name)
+            if gradient is not None:
+                add_slopes_(gradient, state[name], slope)
+        for fold in found.folds:
+            if fold.parts:
+                gradient = torch.zeros_like(fold.value)
+                add_slopes_(gradient, fold.value, fold.slope)
+                parts = torch.autograd.grad(fold.value, list(fold.parts.values()), gradient)
+                for name, part in zip(fold.parts, parts, strict=True):
+                    add_(destination(name), part)
+
+
+def _sum_of_squares(edge: Edge, weight: Tensor, into: Tensor, out: Tensor) -> Tensor:
+    """The sum of the squares of path values; infinite only if it is beyond float64."""
+    found = scaled(edge, weight, out, into).square().sum(dtype=torch.float64)
+    if bool(found.isfinite()):
+        return found
+    wide = weight.double()
+    return scaled(edge, wide, out, into).masked_fill(wide == 0, 0.0).square().sum()
 
 
 def _exp(x: float) -> float:

@@ -58,7 +58,10 @@ class WeightGraph:
                     "uses those of the batch, so it cannot be folded; use track_running_stats=True"
                 )
             if norm.weight is not None and norm.bias is None:
-                raise PathspaceError(f"`{norm.layer}` is a batch norm with a weight but no bias")
+                raise PathspaceError(
+                    f"`{norm.layer}` is a batch norm with a weight but no bias, which what it "
+                    "subtracts would be part of; give it a bias of zeros"
+                )
             self.norms.setdefault(norm.weight or norm.variance, norm)
         biases = absorbed_biases(network) if self.norms else {}
         self.absorbed = {

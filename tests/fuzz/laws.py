@@ -25,9 +25,10 @@ import pathspace as ps
 from architectures import Spec, build
 from fuzz.drawing import batch_of
 from fuzz.pathsums import NotKnown, path_sum
+from pathspace.balancing import balance_weights
 from pathspace.skeleton import SkeletonError
 from pathspace.units import PINNED
-from test_optim_exactness import Explicit
+from test_optim_exactness import Explicit, InTrainMode
 
 EPS = 1e-11
 FEW_PATHS = 3000
@@ -84,9 +85,6 @@ def check(spec: Spec, seed: int, counts: Counter[str]) -> None:
     """
     random = Random(seed)
     model, x = build(spec), batch_of(spec)
-    if not output(model, dict(model.state_dict()), x).isfinite().all():  # a pool of padding alone
-        counts["drawn, but not finite"] += 1
-        return
     streams = random.choice(["pinned", "shared"])
     try:
         network, train_mode = _traced(model, x, streams)
@@ -96,12 +94,8 @@ def check(spec: Spec, seed: int, counts: Counter[str]) -> None:
         return
     counts["traced"] += 1
     setting = Setting(spec, model, network, x, seed, counts, train_mode)
-    try:
-        for law in (function_is_kept, powers_of_two_change_no_bit, norms, basis, steps):
-            law(setting)
-    except ps.RescalingError as error:  # balancing a deep network with loops may take too long
-        expect("no balanced weights found" in str(error), "no other refusal", error)
-        counts["balancing did not settle"] += 1
+    for law in (function_is_kept, powers_of_two_change_no_bit, balanced, norms, basis, steps):
+        law(setting)
 
 
 def _traced(model: nn.Module, x: Tensor, streams: Any) -> tuple[ps.Network, bool]:
@@ -138,7 +132,7 @@ def output(model: nn.Module, state: Mapping[str, Tensor], x: Any, *, train: bool
 
 def largest(tensor: Tensor) -> float:
     """The largest size; 0 where there is nothing."""
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
 # How far apart -----------------------------------------------------------------------------------
@@ -233,6 +227,24 @@ def powers_of_two_change_no_bit(setting: Setting) -> None:
         setting.counts[f"same in {str(dtype)[6:]}"] += 1
 
 
+def balanced(setting: Setting) -> None:
+    """The balanced representative is the same one from any scaling, and keeps the function."""
+    network = setting.network
+    c, other = ps.balance(network), setting.rescaling(7)
+    movable = torch.cat([torch.tensor([False]), network.exact])
+    found = balance_weights(network.edges, ps.rescale(network, other), movable)
+    apart = largest(torch.where(found == 0, 0.0, found + other.log) - c.log)  # 0: it does not move
+    expect(apart <= 1e-9 * (1 + largest(c.log)), "balancing does not depend on the scaling", apart)
+    same(
+        setting,
+        "balancing keeps the function",
+        setting.output(setting.state()),
+        setting.output(ps.rescale(network, c)),
+        setting.output,
+    )
+    setting.counts["balanced"] += 1
+
+
 def norms(setting: Setting) -> None:
     """The path norm is the reference's and that of all paths, and invariant."""
     network = setting.network
@@ -298,8 +310,6 @@ def basis(setting: Setting) -> None:
     choice = Random(setting.seed).choice(["modulo", "largest", "random"])
     try:
         paths = ps.BasisPaths(network, choice)
-    except ps.RescalingError:
-        raise
     except ps.PathspaceError as error:
         expect("`" in str(error) or "[" in str(error), "a refusal names the unit", error)
         kind = "no skeleton" if isinstance(error, SkeletonError) else "no basis"
@@ -477,11 +487,13 @@ def basis_step(setting: Setting) -> None:
     roots = random.choice(["multiplicative", "multiplicative", "additive"])
     settings = {"lr": 1e-3, "skeleton": choice, "roots": roots}
     network = setting.network
-    if not network.normalizations:
+    if not network.normalizations or setting.train_mode:
         try:
-            explicit = Explicit(network, choice, "normalized", roots)
-        except ps.RescalingError:
-            raise
+            explicit = (
+                InTrainMode(network, choice, roots)
+                if network.normalizations
+                else Explicit(network, choice, "normalized", roots)
+            )
         except ps.PathspaceError:
             setting.counts["GSGD: no explicit coordinates"] += 1
         else:
@@ -489,34 +501,66 @@ def basis_step(setting: Setting) -> None:
     _invariant(setting, ps.optim.GSGD, settings)
 
 
-def _compare_basis_step(setting: Setting, explicit: Explicit, settings: dict[str, Any]) -> None:
-    model, x = setting.model, setting.x
+def _compare_basis_step(
+    setting: Setting, explicit: Explicit | InTrainMode, settings: dict[str, Any]
+) -> None:
+    train = bool(setting.network.normalizations)
     if not bool(explicit.x.isfinite().all()):
         setting.counts["basis values out of range"] += 1
         return
-    model.eval()
-    y = functional_call(model, explicit(), (x,))
-    target = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
-    loss = (y / y.detach().abs().max().clamp_min(1e-30) - target).square().mean()
-    if not loss.requires_grad:
+
+    def stepped_to(x: Tensor) -> tuple[Tensor, State] | None:
+        """The change of a step with the slope at x, and the state that it leads to."""
+        slope = _slope(setting, explicit, x, train)
+        if slope is None:
+            return None
+        change = -settings["lr"] * slope
+        with torch.no_grad():
+            explicit.x.copy_(before + change)
+            return change, {name: tensor.detach() for name, tensor in explicit().items()}
+
+    before = explicit.x.detach().clone()
+    found = stepped_to(before)
+    if found is None:
         return
-    (slope,) = torch.autograd.grad(loss, [explicit.x], materialize_grads=True)
-    change = -settings["lr"] * slope
-    before = explicit.x.detach()
+    change, expected = found
     size = change.abs() if settings["roots"] == "multiplicative" else (change / before).abs()
-    if bool((size[explicit.basis.roots] > 0.5).any()) or not bool(change.isfinite().all()):
+    if bool((size[explicit.roots] > 0.5).any()) or not bool(change.isfinite().all()):
         setting.counts["GSGD: a root's step too long"] += 1
         return
-    with torch.no_grad():
-        explicit.x.copy_(before + change)
-        expected = {name: tensor.detach() for name, tensor in explicit().items()}
+    close = expected
+    if train:  # batches of few values, one behind the other, magnify rounding errors
+        noise = torch.randn(before.shape, generator=setting.generator(8), dtype=torch.float64)
+        close = (stepped_to(before * (1 + EPS * noise)) or found)[1]
     stepped = _stepped(setting, ps.optim.GSGD, settings, setting.state())
-    reached = {edge.parameter for edge in setting.network.edges}
-    for name in reached:
+    for name in {edge.parameter for edge in setting.network.edges}:
         error = (stepped[name] - expected[name]).abs()
         moved = (expected[name] - explicit.state[name]).abs()
         bound = 1e-8 * moved + 1e-12 * expected[name].abs() + 1e-12 * moved.max()
+        sensitive = (close[name] - expected[name]).abs().max()
+        if train and sensitive > 1e-3 * moved.max():
+            setting.counts["too sensitive to compare: GSGD in train mode"] += 1
+            return
         expect(
-            (error <= bound).all(), f"GSGD steps explicit values {settings}", (name, error.max())
+            (error <= bound + 3 * sensitive).all(),
+            f"GSGD steps explicit values {settings}",
+            (name, error.max(), sensitive),
         )
-    setting.counts["GSGD = reference"] += 1
+    setting.counts[f"GSGD = reference{', train mode' if train else ''}"] += 1
+
+
+def _slope(
+    setting: Setting, explicit: Explicit | InTrainMode, place: Tensor, train: bool
+) -> Tensor | None:
+    """The gradient of a loss by explicit coordinates; none if it does not depend on them."""
+    with torch.no_grad():
+        explicit.x.copy_(place)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        y = functional_call(setting.model.train(train), explicit(), (setting.x,))
+        setting.model.eval()
+    target = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
+    loss = (y / y.detach().abs().max().clamp_min(1e-30) - target).square().mean()
+    if not loss.requires_grad:
+        return None
+    return torch.autograd.grad(loss, [explicit.x], materialize_grads=True)[0]

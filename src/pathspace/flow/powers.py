@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -94,13 +95,18 @@ def add_power_slopes_(
     if not weight.dim():
         gradient, weight, factors = gradient.view(1), weight.view(1), [f.view(1) for f in factors]
     scratch, product = Scratch(factors[0].dtype), Scratch(factors[0].dtype)
+    is_moderate = 1e-15 < scale < 1e15 or (scale < math.inf and gradient.dtype == torch.float64)
     for some in rows(weight):
         part = weight[some]
         base = part if p == 2 else scratch.signed_power(part, p - 1)
         factor, *others = (f if len(f) == 1 else f[some] for f in factors)
         if others:  # written down on its own, so that weight and gradient are read together
             factor = torch.mul(factor, others[0], out=product.like(part))
-        gradient[some].addcmul_(base, factor, value=scale)
+        if is_moderate:
+            gradient[some].addcmul_(base, factor, value=scale)
+        else:
+            wide = base.double() * factor
+            gradient[some] += torch.where(wide == 0, 0.0, wide * scale).to(gradient)
 
 
 def rows(matrix: Tensor, dtype: torch.dtype | None = None, pieces: int = 1) -> Iterator[slice]:

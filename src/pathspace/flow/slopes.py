@@ -7,8 +7,8 @@ r"""Slopes of the path norm: what the paths through a weight carry without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from pathspace.flow.layers import Ahead, Factors, Linear
 from pathspace.flow.program import Program
 from pathspace.flow.running import evaluate
-from pathspace.flow.sums import Sums
+from pathspace.flow.sums import Parts, Sums, folded
 from pathspace.flow.values import Flow
 from pathspace.network import Network, Ref, StateRef
 
@@ -99,18 +99,50 @@ def path_slopes(
 
     Reference: Neyshabur et al. 2015, Eq. (7) and Algorithm 1.
     """
-    return slopes_and_log(network, weights, p, biases=biases, dtype=dtype)[0]
+    found = power_slopes(network, weights, p, biases=biases, dtype=dtype)
+    slopes = dict(found.slopes)
+    for fold in found.folds:
+        if fold.bias is not None:
+            uses = [slope.factors for slope in (slopes.get(fold.bias), fold.slope) if slope]
+            slopes[fold.bias] = Slope(_summed(uses), fold.slope.log)
+    return slopes
 
 
-def slopes_and_log(
+@dataclass(frozen=True)
+class Fold:
+    """The slope of one folded bias of a batch norm, which several parameters are part of.
+
+    Attributes:
+        slope: by its power.
+        value: the folded bias, computed from the parts by autograd.
+        parts: parameters by name.
+        bias: which of them is the batch norm's bias.
+    """
+
+    slope: Slope
+    value: Tensor
+    parts: dict[str, Tensor]
+    bias: str | None
+
+
+@dataclass(frozen=True)
+class PowerSlopes:
+    r"""Slopes by the powers of parameters, those of folded biases, and :math:`\log \phi_p^p`."""
+
+    slopes: dict[str, Slope]
+    folds: list[Fold]
+    log: float
+
+
+def power_slopes(
     network: Network,
     weights: Mapping[str, Tensor] | None,
     p: float,
     *,
     biases: bool = True,
     dtype: torch.dtype | None = None,
-) -> tuple[dict[str, Slope], float]:
-    r"""The slopes, and :math:`\log \phi_p^p`; arguments as in :func:`path_slopes`."""
+) -> PowerSlopes:
+    """What :func:`path_slopes` returns, folded biases apart; its arguments."""
     if not 1 <= p < math.inf:
         raise ValueError(f"p must be finite and at least 1, not {p}")
     given = network.state() if weights is None else weights
@@ -133,6 +165,7 @@ class _Forward(Sums):
         self.parameters = network.parameters().keys()
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
+        self.folds: list[tuple[Tensor, Fold]] = []  # powers of folded biases
         self.found: dict[str, list[Factors]] = {}
         self.ahead: Ahead | None = None  # for the next layer
 
@@ -175,21 +208,41 @@ class _Forward(Sums):
             self.leaves.append((name, result.requires_grad_()))
         return result
 
-    def slopes(self, flows: list[Flow]) -> tuple[dict[str, Slope], float] | None:
+    def folded_bias(self, parts: Parts, mean: Tensor, inverse: Tensor) -> Tensor:
+        leaves = {
+            name: part.detach().requires_grad_()
+            for part, name in parts.values()
+            if part is not None and name in self.parameters
+        }
+        tensors = {key: leaves.get(name, part) for key, (part, name) in parts.items()}
+        value = folded(tensors, mean, inverse)
+        result = super().raised(value.detach()).requires_grad_()
+        bias = name if (name := parts["bias"][1]) in leaves else None
+        self.folds.append((result, Fold(Slope(()), value, leaves, bias)))
+        return result
+
+    def slopes(self, flows: list[Flow]) -> PowerSlopes | None:
         """The pass back; ``None`` if not all slopes are finite."""
         total, log = _total(flows)
         log_total = float(total.detach().double().log()) + log
         if not total.requires_grad:
-            return {}, log_total
-        tensors = [self.token, *(leaf for _, leaf in self.leaves)]
-        gradients = torch.autograd.grad(total, tensors, allow_unused=True)
-        for (name, _), gradient in zip(self.leaves, gradients[1:], strict=True):
+            return PowerSlopes({}, [], log_total)
+        named, shifts = ([leaf for _, leaf in self.leaves], [leaf for leaf, _ in self.folds])
+        tensors = [self.token, *named, *shifts]
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(total, tensors, allow_unused=True)
+        for (name, _), gradient in zip(self.leaves, gradients[1:], strict=False):
             if gradient is not None:
                 self.found[name].append((gradient,))
         slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
-        factors = [factor for slope in slopes.values() for factor in slope.factors]
-        finite = torch.stack([factor.sum() for factor in factors]).isfinite().all()
-        return (slopes, log_total) if bool(finite) else None
+        folds = [
+            replace(fold, slope=Slope((gradient,), log))
+            for (_, fold), gradient in zip(self.folds, gradients[1 + len(named) :], strict=True)
+            if gradient is not None
+        ]
+        both = (*slopes.values(), *(fold.slope for fold in folds))
+        sums = [factor.sum() for slope in both for factor in slope.factors]
+        finite = bool(torch.stack(sums).isfinite().all())
+        return PowerSlopes(slopes, folds, log_total) if finite else None
 
 
 def _total(flows: list[Flow]) -> tuple[Tensor, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,8 @@ from pathspace.flow.layers import Convolution, Linear
 from pathspace.flow.pooling import Pooling, per_axis, windows
 from pathspace.flow.values import Flow, NoPathSum
 from pathspace.network import StateRef
+
+Parts = Mapping[str, tuple[Tensor | None, str]]  # tensors with their names, "" if they have none
 
 
 class Sums(Pooling):
@@ -118,26 +120,36 @@ class Sums(Pooling):
         names = ["running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"]
         given = dict(zip(names, self.node.args[1:], strict=False)) | self.node.kwargs
 
+        ref = given.get("running_mean")
+        absorbed = self.absorbed.get(ref.name) if isinstance(ref, StateRef) else None
+        given["absorbed"] = None if absorbed is None else StateRef(absorbed)
+
         def raw(key: str) -> Tensor | None:
             ref = given.get(key)
             tensor = self.weights[ref.name] if isinstance(ref, StateRef) else ref
             return None if tensor is None else tensor.to(self.dtype)
 
-        mean, variance, weight, bias = (raw(key) for key in names[:4])
+        mean, variance, weight = (raw(key) for key in names[:3])
         if mean is None or variance is None:
             raise NoPathSum(
                 f"{self.where()} is a batch norm without running statistics; it cannot be folded"
             )
-        ref = given["running_mean"]
-        if isinstance(ref, StateRef) and ref.name in self.absorbed:
-            mean = mean - self.weights[self.absorbed[ref.name]].to(self.dtype)
         variance = variance + given.get("eps", 1e-5)
-        gain, scale = variance ** (-self.power / 2), variance.rsqrt()
+        gain = variance ** (-self.power / 2)
         if weight is not None:
             gain = gain * self.raised(weight, _name(given["weight"]))
-            scale = scale * weight
-        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-        return self.affine(x, gain, self.raised(shift, _name(given.get("bias"))))
+        parts = {key: (raw(key), _name(given.get(key))) for key in ("weight", "bias", "absorbed")}
+        return self.affine(x, gain, self.folded_bias(parts, mean, variance.rsqrt()))
+
+    def folded_bias(self, parts: Parts, mean: Tensor, inverse: Tensor) -> Tensor:
+        r"""The power of :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}`.
+
+        Args:
+            parts: weight γ, bias β and the absorbed bias b, with their names.
+            mean: μ.
+            inverse: :math:`1/\sqrt{\sigma^2+\varepsilon}`.
+        """
+        return self.raised(folded({key: part for key, (part, _) in parts.items()}, mean, inverse))
 
     def affine(self, x: Flow, gain: Tensor, shift: Tensor) -> Flow:
         """Gain and shift along axis 1, in one pass over the values."""
@@ -149,8 +161,16 @@ class Sums(Pooling):
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
 
 
-def _name(leaf: Any) -> str | None:
-    return leaf.name if isinstance(leaf, StateRef) else None
+def folded(parts: Mapping[str, Tensor | None], mean: Tensor, inverse: Tensor) -> Tensor:
+    """The folded bias of a batch norm; see :meth:`Sums.folded_bias`."""
+    weight, bias, absorbed = (parts[key] for key in ("weight", "bias", "absorbed"))
+    scale = inverse if weight is None else inverse * weight
+    centre = -mean if absorbed is None else absorbed - mean
+    return centre * scale if bias is None else torch.addcmul(bias, centre, scale)
+
+
+def _name(leaf: Any) -> str:
+    return leaf.name if isinstance(leaf, StateRef) else ""
 
 
 def conv_padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:

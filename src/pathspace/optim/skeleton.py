@@ -24,8 +24,9 @@ def training_skeleton(
     coordinates of their own.
     """
     kept = torch.where(_alive(network, weights, relabel)[relabel], relabel, 0)
-    if bool(((relabel > 0) & (kept == 0)).any()):  # these have a scale, which must not be seen
-        weights = _representative(network, weights)
+    dead = (relabel > 0) & (kept == 0)
+    if bool(dead.any()):  # these have a scale, which must not be seen
+        weights = _representative(network, weights, dead)
     while True:
         graph = WeightGraph(network, folded=False, relabel=kept)
         incoming = choose_edges(graph, dict(weights), "target", choice, None)
@@ -37,13 +38,18 @@ def training_skeleton(
         kept = torch.where(missing[kept], 0, kept)
 
 
-def _representative(network: Network, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights in the representative of the network's class that steps are measured in."""
+def _representative(
+    network: Network, weights: Mapping[str, Tensor], dead: Tensor
+) -> dict[str, Tensor]:
+    """The weights in the representative of the network's class that steps are measured in.
+
+    What leaves a dead unit is 0 there: nothing may enter the unit, and then it has any scale.
+    """
     logs = he_scales(network.edges, weights, network.H + 1)
-    scaled = {
-        edge.parameter: weights[edge.parameter] * edge.ratio(logs).exp().to(weights[edge.parameter])
-        for edge in network.edges
-    }
+    scaled = {}
+    for edge in network.edges:
+        factor = edge.ratio(logs).exp() * ~dead[edge.source_scale]
+        scaled[edge.parameter] = weights[edge.parameter] * factor.to(weights[edge.parameter])
     return {**weights, **scaled}
 
 

@@ -19,7 +19,13 @@ def _pool(graph: Graph, input: Value, spatial: int, largest: Callable[[Tensor], 
     """Units after pooling; ``largest`` is max pooling over the same windows."""
     units = graph.units(input)
     lead = units.dim() - spatial
-    size = largest(torch.zeros(1, 1, *units.shape[lead:])).shape[2:]
+    probe = largest(torch.zeros(1, 1, *units.shape[lead:]))
+    if not bool(probe.isfinite().all()):
+        graph.refuse(
+            "some of its windows hold nothing but padding, so their largest value is −∞; give it "
+            "less padding or dilation"
+        )
+    size = probe.shape[2:]
     axes = range(lead, units.dim())
     if all(units.stride(axis) == 0 or units.shape[axis] == 1 for axis in axes):
         for axis in axes:
