@@ -12,18 +12,28 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 EXTRAS ?= dev
 
 # `make fuzz N=5000 SEED=1000`: how many networks, and the seed of the first.
-N ?= 1000
+# `make mutate N=1000 SEED=1`: how many mutants, and the seed of their choice.
+fuzz: N ?= 1000
+mutate: N ?= 500
 SEED ?= 0
+
+# The tests of the core (see `tool.coverage.run` in pyproject.toml); all others use it too.
+CORE := $(patsubst %,tests/test_%.py, \
+	balance basis basis_path_norm enumeration fuzz generalized numerical_edges \
+	optim_exactness optim_fused optim_invariance optim_robustness optim_sides \
+	optimizer_contract path_norm penalties regressions rescaling skeleton slopes \
+	together trace)
 
 # The stamp carries the version, so that a new version reinstalls the package's metadata.
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/pathspace/__init__.py)
 INSTALLED := $(VENV)/.installed-$(VERSION)-$(EXTRAS)
 DOCUMENTING := $(INSTALLED)-docs
+MUTATING := $(INSTALLED)-mutation
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test docs bench fuzz lint format types clean
+.PHONY: help demo test docs bench fuzz mutate coverage lint format types clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -47,6 +57,13 @@ bench: $(INSTALLED)  ## how long things take, against their goals; renews result
 fuzz: $(INSTALLED)  ## the laws on many random networks; N of them (1000), from SEED (0) on
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --nets $(N) --seed $(SEED)
 
+mutate: $(MUTATING)  ## do tests notice mistakes? N mutants of the core (500), chosen by SEED (0)
+	PYTHONPATH=tests $(BIN)/python -W ignore -m mutation --mutants $(N) --seed $(SEED)
+
+coverage: $(INSTALLED)  ## lines of the core that its tests run; fails below 95 %
+	$(BIN)/python -m coverage run -m pytest -q $(CORE)
+	$(BIN)/python -m coverage report
+
 lint: $(INSTALLED)  ## ruff and codespell: rules, format, spelling, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -60,7 +77,7 @@ types: $(INSTALLED)  ## mypy
 	$(BIN)/mypy
 
 clean:  ## remove the virtual environment, caches and builds
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist .coverage .mutation .pytest_cache .hypothesis .ruff_cache .mypy_cache
 	rm -rf docs/_build docs/gallery docs/generated docs/sg_execution_times.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -77,4 +94,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(DOCUMENTING): $(INSTALLED)
 	@echo "Installing what builds the documentation"
 	@$(PIP) --no-build-isolation -e '.[docs]'
+	@touch $@
+
+$(MUTATING): $(INSTALLED)
+	@echo "Installing what makes mutants"
+	@$(PIP) --no-build-isolation -e '.[mutation]'
 	@touch $@
