@@ -41,6 +41,10 @@ UNROLLED = {
     "kernel 5": lambda: conv(5),
     "batch norm": lambda: conv(3, batch_norm=True, bias=False),
     "no bias": lambda: conv(3, bias=False),
+    "batch norm with an eps of its own": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 1, bias=False), nn.BatchNorm2d(3, eps=0.5), nn.ReLU(), nn.Flatten(),
+        nn.Linear(48, 2),
+    ),
     "overlapping max-pool": lambda: nn.Sequential(
         nn.Conv2d(2, 3, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.Flatten(),
         nn.Linear(3 * 4, 2),

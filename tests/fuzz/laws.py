@@ -63,8 +63,11 @@ class Setting:
         return {name: tensor.detach() for name, tensor in self.network.state().items()}
 
     def copy(self) -> nn.Module:
-        """A model of its own; run first, because a pruned weight with a gradient has no copy."""
+        """A model of its own; what has a gradient, as a pruned weight or a buffer, has no copy."""
         self.output(self.state())
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = buffer.detach()
         return copy.deepcopy(self.model)
 
     def output(self, state: Mapping[str, Tensor], *, train: bool = False) -> Tensor:
@@ -435,8 +438,7 @@ def path_step(setting: Setting) -> None:
         ps.path_norm(setting.network, p)
     except ps.PathspaceError:
         return
-    gradients = _gradients(setting, model, False)
-    model.zero_grad()
+    gradients = _gradients(setting, setting.copy(), False)
     try:
         total, powers = path_sum(setting.spec, model, p)
     except NotKnown:
@@ -487,7 +489,10 @@ def basis_step(setting: Setting) -> None:
     roots = random.choice(["multiplicative", "multiplicative", "additive"])
     settings = {"lr": 1e-3, "skeleton": choice, "roots": roots}
     network = setting.network
-    if not network.normalizations or setting.train_mode:
+    gradients = _gradients(setting, setting.copy(), bool(network.normalizations))
+    if any(edge.parameter not in gradients for edge in network.edges):
+        setting.counts["GSGD: a weight without gradient"] += 1  # its units rest
+    elif not network.normalizations or setting.train_mode:
         try:
             explicit = (
                 InTrainMode(network, choice, roots)
