@@ -407,4 +407,4 @@ def test_a_network_prints_as_a_table() -> None:
     assert "a&amp;b" in page
     assert "<b>" not in page
     assert "<thead><tr><th>layer</th><th>operation</th>" in page
-    assert "<td>linear</td><td>4×3 + 4</td><td>4</td><td>4 free</td></tr>" in page
+    assert "<td>linear</td><td>4×3 + 4</td><td>4</td><td>4 free</td></tr><tr>" in page
