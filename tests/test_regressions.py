@@ -198,6 +198,26 @@ def test_a_network_with_loops_drawn_at_random_is_balanced_in_few_steps() -> None
     torch.testing.assert_close(norms, groups.largest(one, 2.0)[groups.part], rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("skeleton", ["modulo", "largest"])
+def test_g_sgd_steps_the_same_from_any_scaling_where_a_weight_is_frozen(skeleton: str) -> None:
+    """The largest weights were those at the scaling that units of the frozen weight had."""
+    outputs = []
+    for spread in (0.0, 2.0):
+        model, x = _network(Map(4), R, Map(5), R, Map(4), R, Map(2))
+        model[2].weight.requires_grad_(False)
+        network = ps.trace(model, x)
+        generator = torch.Generator().manual_seed(1)
+        ps.rescale_(network, ps.random_rescaling(network, spread, generator=generator))
+        settings = {"lr": 0.05, "network": network, "skeleton": skeleton}
+        optimizer = ps.optim.GSGD(model.parameters(), **settings)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(x) - 1).square().mean().backward()
+            optimizer.step()
+        outputs.append(model(x).detach())
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("options", [{"antialias": True}, {"align_corners": True}, {}])
 @pytest.mark.parametrize("factor", [0.7, 1.5, 2.0])
 def test_the_path_norm_of_a_resampled_image_is_that_of_its_matrix(

@@ -24,9 +24,8 @@ def training_skeleton(
     coordinates of their own.
     """
     kept = torch.where(_alive(network, weights, relabel)[relabel], relabel, 0)
-    dead = (relabel > 0) & (kept == 0)
-    if bool(dead.any()):  # these have a scale, which must not be seen
-        weights = _representative(network, weights, dead)
+    if bool((kept[1:] == 0).any()):  # these have a scale, which must not be seen
+        weights = _representative(network, weights, (relabel > 0) & (kept == 0))
     while True:
         graph = WeightGraph(network, folded=False, relabel=kept)
         incoming = choose_edges(graph, dict(weights), "target", choice, None)
