@@ -3,8 +3,8 @@ r"""The optimizers by name: a space times a rule.
 All take ``params`` first and then the settings of torch's optimizer of the same rule; behind the
 star come ``network``, the options of the space, ``maximize``, and ``nonfinite``: what to do about
 gradients that are not finite, ``"skip"`` the step (and warn once) or ``"raise"``; and ``fused``:
-whether :func:`torch.compile` makes one pass over each matrix of the step. That pays for layers of a
-million weights and more, takes some seconds at the first step, and rounds differently. The step is
+whether :func:`torch.compile` makes one pass over each matrix of the step. That pays for layers of
+many million weights, takes some seconds at the first step, and rounds differently. The step is
 exactly invariant: from any rescaling of a network the same function is trained. ``weight_decay`` is
 accepted, and is *not* invariant, because it sees the weights as they are scaled; ``bp_decay`` is.
 """

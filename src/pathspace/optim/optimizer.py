@@ -30,7 +30,7 @@ from pathspace.optim.lists import is_on, settings_of
 from pathspace.optim.rules import Rule, State, is_linear
 from pathspace.optim.sheets import SIZE, Leaf, Sheet, lay_out
 from pathspace.optim.space import Space, Step
-from pathspace.optim.stepping import Kernels, Room, compiled, step_weights
+from pathspace.optim.stepping import Kernels, Room, compiled
 
 
 class InvariantOptimizer(torch.optim.Optimizer):
@@ -182,12 +182,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             for block in batch.blocks
             if not step.linear
         ]
-        rate = group["lr"]
-        if (
-            self.fused and step.is_fused and not isinstance(rate, Tensor)
-        ):  # a number would be compiled in
-            rate = torch.tensor(rate, dtype=torch.float64)
-        (step.kernels.step_weights if step.is_fused else step_weights)(
+        step.kernels.step_weights(
             weights,
             batch.all_of(step.gradients),
             states,
@@ -195,7 +190,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             batch.keep("target", batch.of, space.target),
             [batch.keep(f"back {n}", batch.of, part) for n, part in enumerate(space.back)],
             space.penalty(batch),
-            rate,
+            group["lr"],
             {name: value for name, value in group.items() if name not in ("params", "lr")},
             self.rule,
             step.linear,
@@ -266,8 +261,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
                         f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
                     )
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
-        batches = self._whole if is_fused else self._batches
-        return Step(self, sheets, batches, linear, is_fused)
+        if is_fused:
+            return Step(self, sheets, self._whole, linear, self.kernels, is_fused)
+        return Step(self, sheets, self._batches, linear)
 
     def _advance(self, step: Step) -> None:
         """Collect the states of the parameters that have a gradient, and count their steps."""

@@ -15,6 +15,7 @@ from pathspace.optim.blocks import Batch
 from pathspace.optim.lists import Group, Tensors
 from pathspace.optim.rules import State
 from pathspace.optim.sheets import Leaf, Sheet
+from pathspace.optim.stepping import Kernels
 
 if TYPE_CHECKING:
     from pathspace.optim.optimizer import InvariantOptimizer
@@ -89,12 +90,12 @@ class Step:
         sheets: Sequence[Sheet],
         batches: Sequence[Batch],
         linear: bool,
-        is_fused: bool,
+        kernels: Kernels | None = None,
+        is_fused: bool = False,
     ) -> None:
         self.sheets, self.batches, self.linear = sheets, batches, linear
-        self.is_fused = is_fused
+        self.kernels, self.is_fused = kernels or Kernels(), is_fused
         self.groups, self.rule = optimizer.param_groups, optimizer.rule
-        self.kernels = optimizer.kernels
         self.states: list[State] = [{} for _ in sheets]
         self.weights = optimizer.weights
         self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]

@@ -114,6 +114,8 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         nonlocal fused
+        # A number would be compiled in, and every other rate be compiled anew.
+        args = tuple(torch.tensor(a, dtype=torch.float64) if type(a) is float else a for a in args)
         if fused is None:  # at the first step: torch imports its compiler here
             fused = torch.compile(own)
         try:
