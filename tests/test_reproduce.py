@@ -263,14 +263,17 @@ def test_experiments_side_by_side(reproduction, archive, tmp_path):
         replace(EXPERIMENT, name="meng2019 empty", plan=empty),
         replace(EXPERIMENT, name="meng2019 first", plan=first),
     ]
-    executor = Rounds()
-    found = list(reproduce_all(experiments, "quick", Archive(tmp_path / "here"), executor))
-    assert [one.experiment.name.split()[1] for one in found] == ["empty", "first", "small"]
+    executor, ready = Rounds(), []
+    found = reproduce_all(
+        experiments, "quick", Archive(tmp_path / "here"), executor, ready=ready.append
+    )
+    assert [one.experiment.name for one in found] == [one.name for one in experiments]
+    assert [one.experiment.name.split()[1] for one in ready] == ["empty", "first", "small"]
     done = [job for jobs in executor.rounds for job in jobs]
     assert len(done) == len(set(done)) == len(reproduction.answers)
     assert set(trials) <= set(executor.rounds[0])
-    assert [one.trial for one in found[1].outcomes] == trials
-    assert found[2].findings.claims == reproduction.findings.claims
+    assert [one.trial for one in found[2].outcomes] == trials
+    assert found[0].findings.claims == reproduction.findings.claims
 
 
 def test_an_interrupted_experiment_goes_on(reproduction, tmp_path):

@@ -119,17 +119,17 @@ def reproduce(
         with raising(), executor_named(executor or _all_cores()) as works:
             # Side by side where there is more than one worker; else one is ready after another.
             for some in [chosen] if works.width > 1 else [(one,) for one in chosen]:
-                ready = {
-                    one.experiment.name: (one, write_reproduction(one, out))
-                    for one in reproduce_all(
-                        some, preset, kept, works, data_dir=data_dir, progress=progress
-                    )
-                }
-                for experiment in some:
-                    one, folder = ready[experiment.name]
+                folders: dict[str, Path] = {}
+
+                def write(one: Any, folders: dict[str, Path] = folders) -> None:
+                    folders[one.experiment.name] = write_reproduction(one, out)
+
+                for one in reproduce_all(
+                    some, preset, kept, works, data_dir=data_dir, progress=progress, ready=write
+                ):
                     found.append(one)
                     if not as_json:
-                        _show(one, folder)
+                        _show(one, folders[one.experiment.name])
             write_index(out)
             page = render(reproduction_page(found, kept)).encode()
             write_file(out / REPORT, page)

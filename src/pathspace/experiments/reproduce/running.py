@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from pathspace.experiments.executors import (
     Site,
     groups_of,
 )
-from pathspace.experiments.reproduce.experiment import Experiment, Plan, PresetName
+from pathspace.experiments.reproduce.experiment import Experiment, Plan, PresetName, side_by_side
 from pathspace.experiments.reproduce.findings import Findings
 from pathspace.experiments.reproduce.progress import Progress, Silent
 from pathspace.experiments.store import pack, unpack
@@ -96,46 +96,53 @@ def reproduce_all(
     *,
     data_dir: str | Path | None = None,
     progress: Progress | None = None,
-) -> Iterator[Reproduction]:
+    ready: Callable[[Reproduction], object] = lambda found: None,
+) -> list[Reproduction]:
     """Run experiments side by side: what all ask for first is done together, and so on.
 
     So workers wait for each other a few times in all, not a few times in every experiment, and a
     job that several ask for is done once.
 
     Args:
-        experiments: what to run; the rest is as for :func:`reproduce`.
+        experiments: what to run.
         preset: their size.
         archive: of results; what is there is not done again.
         executor: where jobs are done; this process by default.
         data_dir: the data folder.
         progress: is told how it goes.
+        ready: is given each experiment as soon as it has all it asked for.
 
     Returns:
-        Each of them as soon as it has all it asked for.
+        What was found, in the order of the experiments.
     """
-    by_name, shown = {one.name: one for one in experiments}, progress or Silent()
-    presets = {name: one.preset(preset) for name, one in by_name.items()}
-    title = next(iter(by_name)) if len(by_name) == 1 else f"{len(by_name)} experiments"
+    shown = progress or Silent()
+    name = experiments[0].name if len(experiments) == 1 else f"{len(experiments)} experiments"
+
+    def noted(experiment: Experiment[Any]) -> Plan[Reproduction]:
+        answers: dict[Job, Answer] = {}
+        findings = yield from _noting(experiment.plan(experiment.preset(preset).settings), answers)
+        found = Reproduction(experiment, preset, findings, tuple(answers.values()))
+        ready(found)
+        return found
+
     with shown:
-        shown.begin(title, sum(one.jobs for one in presets.values()))
+        shown.begin(name, sum(one.preset(preset).jobs for one in experiments))
         work = Work(archive, executor or Local(), data_dir, shown)
-        plans = {name: one.plan(presets[name].settings) for name, one in by_name.items()}
-        answers: dict[str, dict[Job, Answer]] = {name: {} for name in plans}
-        asked: dict[str, Sequence[Job]] = dict.fromkeys(plans, ())
-        began = False
-        while asked:
-            jobs = list(dict.fromkeys(job for some in asked.values() for job in some))
-            found = dict(zip(jobs, work.do(jobs), strict=True)) if began else {}
-            for name, its in list(asked.items()):
-                answers[name] |= {job: found[job] for job in its}
-                plan = plans[name]
-                try:
-                    asked[name] = plan.send([found[job] for job in its]) if began else next(plan)
-                except StopIteration as end:
-                    del asked[name]
-                    given = tuple(answers[name].values())
-                    yield Reproduction(by_name[name], preset, end.value, given)
-            began = True
+        plans = side_by_side({one.name: noted(one) for one in experiments})
+        return list(conduct(plans, work.do).values())
+
+
+def _noting(plan: Plan[Found], answers: dict[Job, Answer]) -> Plan[Found]:
+    """The same plan; what it is answered is noted."""
+    try:
+        jobs = next(plan)
+        while True:
+            given = yield jobs
+            answers.update(zip(jobs, given, strict=True))
+            jobs = plan.send(given)
+    except StopIteration as end:
+        found: Found = end.value
+        return found
 
 
 def conduct(plan: Plan[Found], execute: Execute | None = None) -> Found:
