@@ -99,7 +99,7 @@ LAYERS = (
     Layer(
         "Ground",
         "knows no network",
-        ("plot", "page", "entries", "tables", "progress", "citation", "errors"),
+        ("plot", "page", "entries", "tables", "progress", "citation", "durable", "errors"),
     ),
 )
 

@@ -9,6 +9,7 @@ import signal
 import time
 import types
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -231,8 +232,8 @@ def test_training_on_a_full_disk(disk, tmp_path):
         "--lr", "0.05", "--epochs", "2", "--batch", "32", "--checkpoint-every", "0", "--store",
         disk / "runs",
     )  # fmt: skip
-    keep = lambda: faults.finished_trials(disk / "runs")  # noqa: E731
-    assert fill(disk, command, keep, range(12)) >= 5
+    finished = partial(faults.finished_trials, disk / "runs")
+    assert fill(disk, command, finished, range(12)) >= 5
     store = TrialStore(disk / "runs")
     for outcome in (first, whole):
         assert contents(store.find(outcome.trial).folder) == contents(outcome.folder)
@@ -263,8 +264,8 @@ def test_landscapes_on_a_full_disk(disk, weights, tmp_path, monkeypatch):
     options = ("--weights", weights, "--data", "digits", "--limit", "50", "--dims", "1")
     command = ("landscape", "mlp:64-12-10", *options, "--grid", "300")
     assert invoke(*command, "--out", tmp_path / "whole").exit_code == 0
-    keep = lambda: faults.stamps(*out.glob("landscape.json"))  # noqa: E731
-    assert fill(disk, (*command, "--out", out), keep, (0, 1, 3, 4, 5, 6, 8, 12)) >= 5
+    kept, levels = partial(out.glob, "landscape.json"), (0, 1, 3, 4, 5, 6, 8, 12)
+    assert fill(disk, (*command, "--out", out), lambda: faults.stamps(*kept()), levels) >= 5
     names = sorted(path.name for path in out.iterdir())
     assert names == ["landscape.json", "landscape.npz", "line.png"]
     for name in names:
@@ -277,9 +278,9 @@ def test_reproductions_on_a_full_disk(executor, disk, tmp_path):
     command = (*experiment, "--executor", executor, "--out", disk / "out")
     whole = (*experiment, "--executor", "local", "--out", tmp_path / "whole")
     assert invoke(*whole).exit_code == 0
-    keep = lambda: faults.finished_jobs(disk / "out" / "archive")  # noqa: E731
+    finished = partial(faults.finished_jobs, disk / "out" / "archive")
     levels = (0, 1, 2, 4, 9, 18, 25, 12, 3, 7, 10) if executor == "local" else (4, 16)
-    assert fill(disk, command, keep, levels) >= len(levels) // 2
+    assert fill(disk, command, finished, levels) >= len(levels) // 2
     one, other = (folder / "archive" for folder in (disk / "out", tmp_path / "whole"))
     faults.same_trials(one / "store", other / "store")
     assert faults.computed(one) == faults.computed(other)

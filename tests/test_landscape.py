@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pathspace as ps
 from cases import CASES, Case, mlp
+from pathspace.durable.errors import Busy
 from pathspace.evaluation import Objective
 from pathspace.landscape import (
     Landscape,
@@ -711,6 +712,29 @@ def test_interrupted_landscape_goes_on_and_ends_with_the_same_bits(
     assert finished.name == "new"
     with pytest.raises(ps.PathspaceError, match="differs in directions"):
         with_another(seed=1)
+
+
+def test_one_process_computes_a_landscape(tmp_path: Path) -> None:
+    """Whoever comes while it is computed is refused by name; a lock that was left is nobody's."""
+    network, data = trained()
+    seen: list[str] = []
+
+    def progress(done: int, total: int) -> None:
+        if done == 0:
+            with pytest.raises(Busy, match=r"process \d+ on .* computes this landscape") as refused:
+                landscape(network, F.cross_entropy, data, folder=tmp_path, grid=5)
+            seen.append(str(refused.value))
+
+    whole = landscape(
+        network, F.cross_entropy, data, folder=tmp_path, grid=5, progress=progress, chunk=5
+    )
+    assert [said.partition("; ")[2] for said in seen] == ["wait for it, or end it"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["landscape.json", "landscape.npz"]
+    for name in (".landscape.lock", "landscape.partial.json"):  # of a process that was killed
+        (tmp_path / name).write_text("")
+    again = landscape(network, F.cross_entropy, data, folder=tmp_path, grid=5, chunk=5)
+    assert torch.equal(again.losses, whole.losses)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["landscape.json", "landscape.npz"]
 
 
 def test_activation_is_part_of_what_is_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -81,7 +82,7 @@ def nothing_enters(bias: float) -> Change:
     return together(entry("0.weight", 0, 0.0), entry("0.bias", 0, bias))
 
 
-f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+f16, bf16, f32, f64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 EDGES: dict[str, Callable[[], Edge]] = {
     "ordinary": build,
     "float32": partial(build, dtype=f32),
@@ -386,6 +387,69 @@ def test_a_finite_step_or_none_at_all(edge: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_steps_from_weights_of_any_size(kind: str, dtype: torch.dtype) -> None:
+    """Tensors of random sizes, up to the ends of a dtype's range: weights stay numbers."""
+    chance, ends, refused = random.Random(kind), 35 if dtype == f32 else 300, 0
+
+    def change(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter.mul_(10.0 ** chance.uniform(-ends, ends))
+
+    for number in range(20):
+        model, x, y = build(change, dtype, batch_norm=number % 3 == 0)
+        before = [p.detach().clone() for p in model.train().parameters()]
+        network = ps.trace(model, x)
+        try:
+            optimizer = getattr(ps.optim, kind)(model.parameters(), lr=0.3, network=network)
+            for _ in range(3):
+                optimizer.zero_grad()
+                CE(model(x), y).backward()
+                before = [p.detach().clone() for p in model.parameters()]
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # the step was not taken
+                    optimizer.step()
+        except ps.PathspaceError as error:
+            refused += 1
+            if "no weight has changed" in str(error):
+                assert all(map(torch.equal, model.parameters(), before))
+        assert all(bool(p.isfinite().all()) for p in model.parameters())
+    assert 0 < refused < 20
+
+
+@pytest.mark.parametrize("kind", ["GSGD", "GAdam", "PathSGD", "BalancedSGD"])
+def test_a_step_that_overflows_is_undone(kind: str) -> None:
+    """Weights, momentum and coordinates are as before it, and a smaller step goes on from there."""
+
+    def rescale(model: nn.Sequential) -> None:
+        for parameter in model[0].parameters():
+            parameter.mul_(1e-9)
+        model[2].weight.mul_(1e9)
+
+    def train(*rates: float) -> tuple[list[Tensor], dict[int, Any]]:
+        model, x, y = build(rescale, f32)
+        optimizer = getattr(ps.optim, kind)(model.parameters(), network=ps.trace(model, x))
+        for rate in rates:
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            CE(model(x), y).backward()
+            before = [p.detach().clone() for p in model.parameters()]
+            if rate < 1:
+                optimizer.step()
+                continue
+            with pytest.raises(ps.PathspaceError, match="no weight has changed"):
+                optimizer.step()
+            assert all(map(torch.equal, model.parameters(), before))
+        return list(model.parameters()), optimizer.state_dict()["state"]
+
+    once, state = train(1e-3, 1e-3)
+    again, same = train(1e-3, 1e38, 1e-3)
+    assert all(map(torch.equal, once, again))
+    for number, held in state.items():
+        assert all(torch.equal(held[name], same[number][name]) for name in held)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_gradients_of_zero_move_nothing(kind: str) -> None:
     model, x, _ = build()
     network = ps.trace(model, x)
@@ -418,6 +482,41 @@ def test_logarithms_are_right_at_any_size(name: str, factor: float) -> None:
         function(ps.trace(model, x), x, y) for model, x, y in (build(), build(all_times(factor)))
     )
     torch.testing.assert_close(large, small + degree * math.log(factor), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("end", ["linear", "batch norm"])
+@pytest.mark.parametrize("bias", [1.0, 1e-120, 0.0])
+def test_a_bias_behind_tiny_weights(end: str, bias: float) -> None:
+    """The paths from the inputs are smaller by more than a float holds."""
+    model, x, _ = build(all_times(1e-150))
+    last = model[-1]
+    if end == "batch norm":
+        last = nn.BatchNorm1d(2).double().eval()
+        last.running_mean, last.eps = torch.zeros(2).double(), 0.0
+        model.append(last)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+        last.bias.fill_(bias)
+    network = ps.trace(model, x)
+    found = float(ps.path_norm(network, log=True).detach())
+    through = float(ps.path_norm(network, log=True, biases=False).detach())
+    expected = math.log(bias) + math.log(2) / 2 if bias else through
+    assert math.isclose(found, expected, rel_tol=1e-12)
+    assert -2000 < through < -900
+
+
+def test_a_weight_whose_power_is_zero() -> None:
+    """Is not taken for one that is 0."""
+    model, x, _ = build(entry("4.weight", ..., 1e-170))
+    with torch.no_grad():
+        model[-1].bias.zero_()
+    network = ps.trace(model, x)
+    with pytest.raises(ps.PathspaceError, match=r"`4.weight` has weights as small as 1e-170"):
+        ps.path_norm(network, log=True)
+    smaller = float(ps.path_norm(network, 1.5, log=True).detach())
+    assert abs(smaller + 170 * math.log(10)) < 10
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)

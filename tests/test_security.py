@@ -36,12 +36,12 @@ from typer.testing import CliRunner
 import pathspace as ps
 from pages import EVIL
 from pathspace.cli.application import application
+from pathspace.durable.files import SEAL, checksum, sealed
 from pathspace.experiments import data
 from pathspace.experiments.executors import Archive, compute
 from pathspace.experiments.executors.computation import example
 from pathspace.experiments.loading import LoadingError, load_model, load_weights
 from pathspace.experiments.store import Damaged, Record, TrialStore, pack, unpack
-from pathspace.experiments.store.files import SEAL, checksum, sealed
 from pathspace.experiments.store.states import BLANK, FIELD
 from pathspace.experiments.training import Trial, train
 from pathspace.experiments.training.errors import TrialError

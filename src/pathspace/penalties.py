@@ -28,6 +28,7 @@ from pathspace.basis import BasisPaths
 from pathspace.basisgradients import BasisPathGradient
 from pathspace.flow.powers import add_power_slopes_
 from pathspace.flow.slopes import Slope, power_slopes
+from pathspace.flow.values import exp
 from pathspace.foldedbias import Destination, FoldedBias, State, add_, inverse_deviation
 from pathspace.network import Edge, Network
 from pathspace.norms import path_norm
@@ -200,7 +201,7 @@ class PathNormPenalty(Penalty):
         common = (2 / self.p - 1) * found.log
 
         def add_slopes_(gradient: Tensor, weight: Tensor, slope: Slope) -> None:
-            factor = self.lam * _exp(slope.log + common)
+            factor = self.lam * exp(slope.log + common)
             add_power_slopes_(gradient, weight.detach(), slope.factors, factor, self.p)
 
         for name, slope in found.slopes.items():
@@ -223,8 +224,3 @@ def _sum_of_squares(edge: Edge, weight: Tensor, into: Tensor, out: Tensor) -> Te
         return found
     wide = weight.double()
     return scaled(edge, wide, out, into).masked_fill(wide == 0, 0.0).square().sum()
-
-
-def _exp(x: float) -> float:
-    """Infinity instead of an error where it overflows."""
-    return float(torch.tensor(x, dtype=torch.float64).exp())

@@ -34,6 +34,7 @@ def demo(
         pathspace demo
         pathspace demo --quick --out elsewhere
     """
+    from pathspace.durable.files import drafted
     from pathspace.experiments.demo import (
         FULL,
         QUICK,
@@ -42,7 +43,6 @@ def demo(
         difference_table,
         run_demo,
     )
-    from pathspace.experiments.store.files import drafted
     from pathspace.page import write
 
     chosen = QUICK if quick else FULL

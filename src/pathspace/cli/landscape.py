@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,20 +31,21 @@ from pathspace.cli.options import (
 )
 from pathspace.cli.output import show_json
 from pathspace.cli.pictures import as_dict, draw, points_bar, show
+from pathspace.durable.errors import explained
+from pathspace.durable.locking import locked
 from pathspace.errors import PathspaceError
 from pathspace.experiments.data import load
 from pathspace.experiments.fitting import fit_data
 from pathspace.experiments.loading import load_model, load_weights
-from pathspace.experiments.store.errors import explained
 from pathspace.experiments.training.interruption import raising
 from pathspace.landscape import Landscape, Towards, Trajectory, landscapes
 from pathspace.landscape import landscape as one_landscape
 from pathspace.landscape.directions import Directions
-from pathspace.landscape.files import DRAFT, PICTURES, make_folder
 from pathspace.network import Network
 from pathspace.tracing import trace
 
 BATCH = 250
+DRAFTS = ".pictures"  # the folder of pictures that are being drawn
 
 Files = Annotated[
     list[Path] | None,
@@ -215,11 +215,12 @@ def _compute(
 
 def _drawn(found: Sequence[Landscape], out: Path, log: bool) -> list[Path]:
     """Draw beside the arrays; a picture is there as a whole or not at all."""
-    make_folder(out)
-    drafts = out / f"{PICTURES}.{os.getpid()}{DRAFT}"
     with explained(out):
+        out.mkdir(parents=True, exist_ok=True)
+    drafts = out / DRAFTS
+    with locked(out / f"{DRAFTS}.lock", "draws these pictures"), explained(out):
         try:
-            drafts.mkdir()
+            drafts.mkdir(exist_ok=True)  # a killed process may have left it
             drawn = draw(found, drafts, log)
             return [draft.replace(out / draft.name) for draft in drawn]
         finally:

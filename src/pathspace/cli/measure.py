@@ -31,12 +31,12 @@ from pathspace.cli.options import (
 )
 from pathspace.cli.output import show_json
 from pathspace.cli.tables import show_tables
+from pathspace.durable.files import drafted
 from pathspace.entries import claim
 from pathspace.errors import PathspaceError
 from pathspace.experiments.data import Dataset, load
 from pathspace.experiments.fitting import fit_data
 from pathspace.experiments.loading import load_model
-from pathspace.experiments.store.files import drafted
 from pathspace.measures import measures as all_measures
 from pathspace.measures.bounds import BOUNDS
 from pathspace.measures.flatness import FLATNESS

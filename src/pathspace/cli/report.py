@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from pathspace.cli.options import missing
+from pathspace.durable.files import drafted
 from pathspace.errors import PathspaceError
-from pathspace.experiments.store.files import drafted
 from pathspace.page import write
 from pathspace.summary import read_runs, summarize
 

@@ -89,13 +89,13 @@ def reproduce(
         pathspace reproduce all
         pathspace reproduce all --executor ray:auto
     """
+    from pathspace.durable.files import write_file
     from pathspace.experiments.executors import Archive, executor_named
     from pathspace.experiments.reproduce.experiment import ExperimentError
     from pathspace.experiments.reproduce.page import reproduction_page
     from pathspace.experiments.reproduce.progress import progress_named
     from pathspace.experiments.reproduce.running import reproduce_all
     from pathspace.experiments.reproduce.writing import summary, write_index, write_reproduction
-    from pathspace.experiments.store.files import write_file
     from pathspace.experiments.training import TrialInterrupted
     from pathspace.experiments.training.interruption import raising
     from pathspace.page import render

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from pathspace.errors import PathspaceError
 from pathspace.flow.maxima import Maxima
 from pathspace.flow.running import evaluate
 from pathspace.flow.slopes import Slope, path_slopes
@@ -43,8 +44,25 @@ def path_flow(
         dtype: what to compute in.
     """
     kind = Maxima if math.isinf(p) else Sums
-    return evaluate(
+    found = evaluate(
         network,
         lambda careful: kind(network, weights, p, biases, dtype, careful),
         lambda _, flows: flows if all(flow.is_finite() for flow in flows) else None,
     )
+    if not math.isinf(p) and not all(bool(flow.tensor.all()) for flow in found):
+        _refuse_lost_powers(network, weights, p, dtype)
+    return found
+
+
+def _refuse_lost_powers(
+    network: Network, weights: Mapping[str, Tensor], p: float, dtype: torch.dtype
+) -> None:
+    """Where a sum is 0: refuse if that may be because a weight is not 0, but its power is."""
+    for name in (edge.parameter for edge in network.edges if edge.parameter in weights):
+        values = weights[name].detach().to(dtype).abs()
+        smallest = float(torch.where(values > 0, values, math.inf).min()) if values.numel() else 1.0
+        if smallest**p == 0:
+            raise PathspaceError(
+                f"`{name}` has weights as small as {smallest:.1g}, whose powers p = {p:g} are 0 in "
+                f"{dtype}, so that a path may be lost; scale it up, or take a smaller p"
+            )

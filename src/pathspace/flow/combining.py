@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathspace.flow.evaluator import Evaluator
 from pathspace.flow.runs import Run, aligned, whole
-from pathspace.flow.values import Flow
+from pathspace.flow.values import Flow, capped_exp, common_log
 from pathspace.network import Ref, StateRef
 from pathspace.tracing.values import map_leaves
 
@@ -30,7 +30,7 @@ class Combining(Evaluator):
 
     def aligned(self, *flows: Flow) -> tuple[list[Tensor], float, tuple[Run, ...]]:
         """Tensors of several flows with one common factor and the same runs."""
-        log = max((f.log for f in flows if f.data), default=0.0)
+        log = common_log(flows)
         tensors, runs = aligned([f.at(log) for f in flows], [f.runs for f in flows])
         return tensors, log, runs
 
@@ -152,7 +152,11 @@ class Combining(Evaluator):
         return Flow(self.node.function(tensors, *args, **kwargs), log, True, runs)
 
     def pad(self, x: Flow, pad: Any, mode: str = "constant", value: Any = None) -> Flow:
-        fill = abs(value) ** self.power * math.exp(-x.log) if value and self.biases else 0.0
+        fill = 0.0
+        if value and self.biases:
+            constant = abs(value) ** self.power
+            x = x.with_room_for(x.tensor.new_tensor(constant))
+            fill = constant * capped_exp(-x.log)
         extra = {"value": fill} if mode == "constant" else {}
         return x.map(lambda t: F.pad(t, pad, mode, **extra))
 

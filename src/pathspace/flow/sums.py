@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathspace.flow.layers import Convolution, Linear
 from pathspace.flow.pooling import Pooling, per_axis, windows
-from pathspace.flow.values import Flow, NoPathSum
+from pathspace.flow.values import Flow, NoPathSum, capped_exp
 from pathspace.network import StateRef
 
 Parts = Mapping[str, tuple[Tensor | None, str]]  # tensors with their names, "" if they have none
@@ -157,7 +157,8 @@ class Sums(Pooling):
         if not self.biases:
             shift = zero
         elif x.log:
-            shift = shift * math.exp(-x.log)
+            x = x.with_room_for(shift)
+            shift = shift * capped_exp(-x.log)
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
 
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from pathspace.errors import PathspaceError
 from pathspace.flow.runs import Run, Window, whole
 
+MOST = 709.0  # a larger logarithm is that of no float
+FAR = 40.0  # logarithms that are further apart are looked at before they are added
+
 
 class NoPathSum(PathspaceError, NotImplementedError):
     """The network's output is no sum over paths: an operation is not homogeneous."""
@@ -35,7 +38,12 @@ class Flow:
 
     def at(self, log: float) -> Tensor:
         """The tensor that goes with another common factor."""
-        return self.tensor if self.log == log else self.tensor * math.exp(self.log - log)
+        return self.tensor if self.log == log else self.tensor * capped_exp(self.log - log)
+
+    def with_room_for(self, constant: Tensor) -> Flow:
+        """The same, such that a constant can be added: see :func:`common_log`."""
+        log = common_log([replace(self, data=True), Flow(constant)])
+        return self if log == self.log else replace(self, tensor=self.at(log), log=log)
 
     def times(self, factor: Any) -> Flow:
         """Multiply by a number or tensor."""
@@ -67,3 +75,26 @@ class Flow:
     def is_finite(self) -> bool:
         """Whether no entry has left the range of its dtype."""
         return bool(self.tensor.isfinite().all())
+
+
+def common_log(flows: Sequence[Flow]) -> float:
+    """A logarithm at which flows can be added: the largest of activations.
+
+    More if a constant would be far larger than 1 there, as behind many layers of tiny weights.
+    """
+    log = max((f.log for f in flows if f.data), default=0.0)
+    for flow in flows:
+        if not flow.data and flow.log - log > FAR and flow.tensor.numel():
+            top = float(flow.tensor.detach().abs().amax())
+            log = max(log, flow.log + math.log(top)) if 0 < top < math.inf else log
+    return log
+
+
+def exp(log: float) -> float:
+    """:math:`e^x`; infinite where Python would raise an error."""
+    return math.exp(log) if log < MOST else math.inf
+
+
+def capped_exp(log: float) -> float:
+    """:math:`e^x`, finite; for factors of flows, which are zero where it is not right."""
+    return math.exp(min(log, MOST))

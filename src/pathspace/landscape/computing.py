@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 from pathspace.basis import BasisPaths
+from pathspace.durable.errors import Damaged, StoreError, explained
+from pathspace.durable.locking import locked
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
 from pathspace.landscape.chart import Coordinates, Space
@@ -23,16 +26,17 @@ from pathspace.landscape.directions import (
     choose_directions,
     fitting_scale,
 )
-from pathspace.landscape.files import DamagedLandscape, damaged
 from pathspace.landscape.fingerprints import Key, key_of, name_of
 from pathspace.landscape.grid import Grid, grid_axes, grid_points
 from pathspace.landscape.partial import NAME as PARTIAL
-from pathspace.landscape.partial import Partial, check_key
+from pathspace.landscape.partial import Partial, check_key, damaged
 from pathspace.landscape.result import ABOUT, ARRAYS, Landscape
 from pathspace.landscape.strategies import PointByPoint, Progress, choose_strategy, evaluate
 from pathspace.network import Network
 from pathspace.skeleton import Choice, Skeleton, WeightIndex, choose_skeleton
 from pathspace.weightgraph import WeightGraph
+
+LOCK = ".landscape.lock"
 
 SkeletonChoice = Choice | Skeleton | Mapping[str, Sequence[WeightIndex]]
 
@@ -88,7 +92,8 @@ def landscape(
         name: what to call the model in pictures.
         chunk: points evaluated at once; by default as many as take 32 MB.
         folder: keep what is computed there. A call that was interrupted goes on from it and ends
-            with the same bits; a finished landscape is read from it.
+            with the same bits; a finished landscape is read from it; one that another process is
+            computing is an error.
         progress: called with the number of points done and their total.
 
     Returns:
@@ -124,7 +129,6 @@ def landscape(
     chart = coordinates.chart(chosen.vectors)
     points = grid_points(axes)
     inside, reach = chart.contains(points), chart.reach(points)
-    losses = torch.full((len(points),), float("nan"), dtype=torch.float64)
     objective = Objective(network, loss, data)
     with torch.no_grad(), objective.evaluating():
         batches = list(objective.batches())
@@ -139,31 +143,30 @@ def landscape(
             "reach": reach if math.isfinite(reach) else None,
             "key": key,
         }
-        kept = None
-        if folder is not None:
-            if (Path(folder) / ABOUT).exists():
-                return _finished(Path(folder), key, name)
-            kept = Partial(Path(folder), key, int(inside.sum()))
-        center = PointByPoint(objective, batches, chart).at(own)
-        losses[inside] = evaluate(strategy, points[inside], kept, progress)
-    sizes = [len(axis) for axis in axes]
-    result = Landscape(
-        axes=axes,
-        losses=losses.view(sizes),
-        outside=~inside.view(sizes),
-        center=float(center),
-        name=name,
-        space=space,
-        labels=tuple(chosen.labels),
-        loss=name_of(loss),
-        marks=chosen.marks,
-        trail=tuple(chosen.trail),
-        about=about,
-    )
-    if kept is not None:
-        result.save(kept.path.parent)
-        kept.remove()
-    return result
+
+        def compute(kept: Partial | None) -> Landscape:
+            losses = torch.full((len(points),), float("nan"), dtype=torch.float64)
+            center = PointByPoint(objective, batches, chart).at(own)
+            losses[inside] = evaluate(strategy, points[inside], kept, progress)
+            sizes = [len(axis) for axis in axes]
+            return Landscape(
+                axes=axes,
+                losses=losses.view(sizes),
+                outside=~inside.view(sizes),
+                center=float(center),
+                name=name,
+                space=space,
+                labels=tuple(chosen.labels),
+                loss=name_of(loss),
+                marks=chosen.marks,
+                trail=tuple(chosen.trail),
+                about=about,
+            )
+
+        if folder is None:
+            return compute(None)
+        found = _computed_once(Path(folder), key, int(inside.sum()), compute)
+    return dataclasses.replace(found, name=name)
 
 
 def landscapes(
@@ -268,16 +271,29 @@ def _coordinates(
     return Coordinates(basis.graph, state, basis)
 
 
-def _finished(folder: Path, key: Key, name: str) -> Landscape:
-    """The landscape that a folder holds, if it is the one that was asked for."""
+def _computed_once(
+    folder: Path, key: Key, count: int, compute: Callable[[Partial], Landscape]
+) -> Landscape:
+    """The landscape that a folder holds, or else computed and saved there; by one process."""
+    alone = partial(locked, folder / LOCK, "computes this landscape", wait=False)
+    if not (folder / ABOUT).exists():
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with alone():
+            if not (folder / ABOUT).exists():  # while we came here
+                kept = Partial(folder, key, count)
+                compute(kept).save(folder)
+                kept.remove()
+    elif (folder / PARTIAL).exists() or (folder / LOCK).exists():
+        # What a killed process could not remove any more, unless it is there and about to.
+        with contextlib.suppress(OSError, StoreError), alone():
+            (folder / PARTIAL).unlink(missing_ok=True)
     try:
         found = Landscape.load(folder)
-    except DamagedLandscape as error:
+    except Damaged as error:
         raise damaged(str(error), folder / ABOUT, folder / ARRAYS) from error
     check_key(folder, found.about["key"], key)
-    with contextlib.suppress(OSError):  # what a killed process could not remove any more
-        (folder / PARTIAL).unlink(missing_ok=True)
-    return dataclasses.replace(found, name=name)
+    return found
 
 
 def _part(progress: Progress | None, place: int, count: int) -> Progress | None:

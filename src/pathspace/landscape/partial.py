@@ -8,26 +8,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pathspace.durable.errors import Damaged, StoreError, explained
+from pathspace.durable.files import read_sealed, remove_drafts, sealed, set_aside, write_file
 from pathspace.errors import PathspaceError
-from pathspace.landscape.files import (
-    damaged,
-    explained,
-    make_folder,
-    replace_file,
-    sealed,
-    unsealed,
-)
 from pathspace.landscape.fingerprints import Key
 
 NAME = "landscape.partial.json"
 INTERVAL = 1.0  # seconds between two writes
+DAMAGED = "damaged"  # the folder of what was set aside
 
 
 class Partial:
     """The losses computed so far, in a file of a folder that is replaced as a whole.
 
     Args:
-        folder: where to keep the file; created if need be.
+        folder: where to keep the file; nobody else may work there.
         key: what determines the losses; a file with another key is an error that says what differs.
         count: number of points.
     """
@@ -37,26 +32,27 @@ class Partial:
         self.losses = torch.full((count,), float("nan"), dtype=torch.float64)
         self.done = 0
         self._written = time.monotonic()
-        make_folder(folder)
+        remove_drafts(folder)
         if self.path.exists():
             held, losses = self._read()
             check_key(folder, held, key)
             if len(losses) > count:
-                raise damaged(f"{self.path} is damaged (it holds too many points)", self.path)
+                raise damaged(f"{self.path} holds too many points", self.path)
             self.done = len(losses)
             self.losses[: self.done] = losses
 
     def _read(self) -> tuple[Key, Tensor]:
         """The key and the losses in the file."""
         try:
-            held = unsealed(self.path.read_bytes())
-            key, losses = dict(held["key"]), torch.tensor(held["losses"], dtype=torch.float64)
-            if losses.dim() != 1:
-                raise ValueError("it holds no list of losses")
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            held = read_sealed(self.path)
+        except Damaged as error:
+            raise damaged(str(error), self.path) from error
+        try:
+            losses = [float(loss) for loss in held["losses"]]
+            return dict(held["key"]), torch.tensor(losses, dtype=torch.float64)
+        except (KeyError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise damaged(f"{self.path} is damaged ({reason})", self.path) from error
-        return key, losses
+            raise damaged(f"{self.path} holds no losses ({reason})", self.path) from error
 
     def add(self, losses: Tensor) -> None:
         """Note the losses of the next points; written at most once per :data:`INTERVAL`."""
@@ -67,8 +63,9 @@ class Partial:
 
     def write(self) -> None:
         """Replace the file by what is known now."""
-        losses = self.losses[: self.done].tolist()  # Python writes floats so that they come back
-        replace_file(self.path, sealed({"key": dict(self.key), "losses": losses}))
+        # Python writes floats so that they come back; as text, because JSON has no NaN.
+        losses = [str(loss) for loss in self.losses[: self.done].tolist()]
+        write_file(self.path, sealed({"key": dict(self.key), "losses": losses}))
         self._written = time.monotonic()
 
     def remove(self) -> None:
@@ -85,3 +82,17 @@ def check_key(folder: Path, held: Key, key: Key) -> None:
             f"{folder} holds a landscape of something else: it differs in "
             f"{', '.join(differing)}; take another folder, or delete that one"
         )
+
+
+def damaged(said: str, *paths: Path) -> Damaged:
+    """Set files aside, so that the same call begins anew; the error that says so."""
+    folder = paths[0].parent / DAMAGED
+    try:
+        for path in paths:
+            if path.exists():
+                set_aside(path, folder, said)
+    except StoreError:
+        return Damaged(f"{said}; delete it to begin anew")
+    return Damaged(
+        f"{said}; set aside in {folder}, where you may delete it; the same command begins anew"
+    )

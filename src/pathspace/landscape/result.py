@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathspace.durable.errors import Damaged, explained
+from pathspace.durable.files import sealed, unsealed, write_file
 from pathspace.errors import PathspaceError
 from pathspace.landscape.chart import Space
-from pathspace.landscape.files import DamagedLandscape, make_folder, replace_file, sealed, unsealed
 
 ARRAYS, ABOUT = "landscape.npz", "landscape.json"
 FORMAT = 2
@@ -113,7 +114,8 @@ class Landscape:
         """
         numpy = _numpy()
         folder = Path(folder)
-        make_folder(folder)
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         arrays = {f"t{k + 1}": axis.numpy() for k, axis in enumerate(self.axes)}
         content = io.BytesIO()
         arrays |= {"losses": self.losses.numpy(), "outside": self.outside.numpy()}
@@ -122,7 +124,7 @@ class Landscape:
             "format": FORMAT,
             "name": self.name,
             "space": self.space,
-            "center": self.center if math.isfinite(self.center) else None,  # JSON has no NaN
+            "center": self.center,
             "loss": self.loss,
             "labels": self.labels,
             "notes": self.notes,
@@ -131,9 +133,10 @@ class Landscape:
             "about": dict(self.about),
             "arrays": hashlib.sha256(content.getvalue()).hexdigest(),
         }
-        replace_file(folder / ARRAYS, content.getvalue())
+        about = json.loads(json.dumps(about), parse_constant=lambda _: None)  # JSON has no NaN
+        write_file(folder / ARRAYS, content.getvalue())
         # Last, because it says that the landscape is complete.
-        replace_file(folder / ABOUT, sealed(about))
+        write_file(folder / ABOUT, sealed(about))
         return folder
 
     @classmethod
@@ -151,8 +154,8 @@ class Landscape:
             about = json.loads(content)
             found = about.get("format")
             about = unsealed(content) if found == FORMAT else about
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
-            raise DamagedLandscape(f"{folder / ABOUT} is damaged: {error}") from error
+        except (OSError, ValueError, AttributeError, RecursionError, Damaged) as error:
+            raise Damaged(f"{folder / ABOUT} is damaged: {error}") from error
         if found not in (FORMAT, UNSEALED):
             raise PathspaceError(
                 f"{folder / ABOUT} has format {found!r}; this version reads {FORMAT}"
@@ -167,11 +170,11 @@ class Landscape:
             OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, NotImplementedError,
             RuntimeError, zipfile.BadZipFile
         ) as error:  # fmt: skip
-            raise DamagedLandscape(f"{folder / ARRAYS} is damaged: {error}") from error
+            raise Damaged(f"{folder / ARRAYS} is damaged: {error}") from error
         try:
             return cls._of(about, held)
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise DamagedLandscape(
+            raise Damaged(
                 f"{folder / ABOUT} is damaged, or {ARRAYS} is: {type(error).__name__}: {error}"
             ) from error
 

@@ -6,7 +6,6 @@ itself is in :mod:`pathspace.optim.basis`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -22,7 +21,7 @@ from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Sheet, Side
 from pathspace.optim.sides import entered
 from pathspace.optim.skeleton import skeleton_of, training_skeleton
-from pathspace.optim.space import Space
+from pathspace.optim.space import Space, log_largest
 from pathspace.skeleton import Choice, Skeleton
 from pathspace.weightgraph import WeightGraph, relabelled
 
@@ -89,7 +88,7 @@ class Coordinates(Space):
 
     def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """Choose a skeleton and a metric, unless the same parameters have just moved."""
-        self.sheets = sheets
+        self.sheets, self._log_largest = sheets, log_largest(sheets)
         # Weight decay depends on the representative, and so would on how units are moved.
         self._is_decayed = any(is_on(group["weight_decay"]) for group in groups)
         self._entered = None
@@ -152,9 +151,10 @@ class Coordinates(Space):
     def _check_range(self, log: float) -> None:
         """Refuse factors whose squares leave the range of a dtype, or will before the next look."""
         if self.network.copies == 1:  # networks side by side must not end each other
-            smallest = min((torch.finfo(sheet.dtype).max for sheet in self.sheets), default=1e38)
-            if not 2 * log < math.log(smallest) - MARGIN:
+            of_steps, of_weights = self._log_largest
+            if not 2 * log < of_steps - MARGIN:
                 raise self.out_of_range()
+            self.is_wide = 2 * (4 * log) > of_weights  # the squares of two factors
 
     def _set_skeleton(self) -> None:
         """Set all skeleton weights to 1, those of batch norms apart; this changes the function."""

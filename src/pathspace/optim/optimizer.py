@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -24,12 +22,15 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from pathspace.errors import PathspaceError
-from pathspace.network import Edge, Network
+from pathspace.network import Network
 from pathspace.optim.blocks import Batch, cut, uncut
+from pathspace.optim.finite import is_finite, report
+from pathspace.optim.leaves import make_leaves
 from pathspace.optim.lists import is_on, settings_of
-from pathspace.optim.rules import Rule, State, is_linear
-from pathspace.optim.sheets import SIZE, Leaf, Sheet, lay_out
+from pathspace.optim.rules import Rule, is_linear
+from pathspace.optim.sheets import Leaf, Sheet, lay_out
 from pathspace.optim.space import Space, Step
+from pathspace.optim.states import take_state
 from pathspace.optim.stepping import Kernels, Room, compiled
 
 
@@ -131,16 +132,21 @@ class InvariantOptimizer(torch.optim.Optimizer):
             return None
         for sheet in sheets:
             sheet.load()
-        if not (_finite(step, self.space.seen) and self.space.inspect(step)):
+        if not (is_finite(step, self.space.seen) and self.space.inspect(step)):
             if not step.rest(self.network.copies):
-                self._not_finite(step)
+                self.skipped += 1
+                first = self.network.copies == 1 and bool(self.skipped == 1)
+                report(step, raises=self.nonfinite == "raise", warns=first)
                 return None
             assert step.resting is not None
             self.skipped = self.skipped + step.resting
             self.space.inspect(step)
         self._advance(step)
         step.hold()
+        before = copy.deepcopy(self.space.state_dict()) if self.space.is_wide else None
         self.space.prepare(step)
+        if self.space.is_wide:
+            step.keep(before)
         return step
 
     def _is_steady(self) -> bool:
@@ -161,6 +167,23 @@ class InvariantOptimizer(torch.optim.Optimizer):
         step.release()
         for sheet in step.sheets:
             sheet.store()
+        if not step.is_in_range():
+            self._undo(step)
+
+    def _undo(self, step: Step) -> None:
+        """Take back a step that left the range of a dtype.
+
+        Raises:
+            PathspaceError: always; it says so.
+        """
+        for place, sheet in enumerate(step.sheets):
+            for leaf in sheet.leaves:
+                if step.states[place]:
+                    self.state[leaf.parameter]["step"].sub_(1)
+        step.undo()
+        if step.space is not None:
+            self.space.load_state_dict(step.space)
+        raise self.space.out_of_range()
 
     _begin_eagerly, _end_eagerly = _disable_dynamo(_begin), _disable_dynamo(_end)
 
@@ -210,7 +233,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             signature += [is_on(group["weight_decay"]) for group in self.param_groups]
         if signature != self._signature:
             self._signature = signature
-            leaves = self._make_leaves()
+            leaves = make_leaves(self.network, self.param_groups)
             kinds = [self._kind(leaf) for leaf in leaves]
             self._sheets = lay_out(zip(leaves, kinds, strict=True), self.network.copies)
             self._batches, self._whole = cut(self._sheets), uncut(self._sheets)
@@ -222,35 +245,6 @@ class InvariantOptimizer(torch.optim.Optimizer):
         """Leaves of one kind may share a sheet: both or none have gradients, and equal counts."""
         count = self.state.get(leaf.parameter, {}).get("step", 0.0)
         return leaf.parameter.grad is None, float(count)
-
-    def _make_leaves(self) -> list[Leaf]:
-        edges = {edge.parameter: edge for edge in self.network.edges}
-        edge_of: dict[int, Edge] = {}
-        name_of: dict[int, str] = {}
-        for name, parameter in self.network.parameters().items():
-            name_of.setdefault(id(parameter), name)
-            if name in edges:
-                name_of[id(parameter)] = name
-                edge_of[id(parameter)] = edges[name]
-        leaves, known = [], False
-        for number, group in enumerate(self.param_groups):
-            for place, parameter in enumerate(group["params"]):
-                known |= id(parameter) in name_of
-                if not parameter.requires_grad:
-                    continue
-                name = name_of.get(id(parameter), f"parameter {place} of group {number}")
-                if not parameter.is_floating_point():
-                    raise PathspaceError(
-                        f"`{name}` is of {parameter.dtype}; only real weights can be stepped here, "
-                        "leave it to another optimizer"
-                    )
-                leaves.append(Leaf(parameter, name, number, edge_of.get(id(parameter))))
-        if not known:
-            raise PathspaceError(
-                "none of these parameters belongs to network.model; trace the model whose "
-                "parameters you pass, after moving or copying it"
-            )
-        return leaves
 
     def _step_of(self, sheets: list[Sheet], is_fused: bool = False) -> Step:
         """Collect the gradients, as matrices in the dtype that steps are taken in."""
@@ -271,57 +265,11 @@ class InvariantOptimizer(torch.optim.Optimizer):
             return
         for place, sheet in enumerate(step.sheets):
             if step.gradients[place] is not None:
-                state = step.states[place] = self._state_of(sheet)
+                buffers = self.rule.buffers(self.param_groups[sheet.group])
+                state = step.states[place] = take_state(sheet, buffers, self.state)
                 # A number would be compiled in, and every step be compiled anew.
                 count = state["step"]
                 state["step"] = count.double() if step.is_fused else count.item()
-
-    def _state_of(self, sheet: Sheet) -> State:
-        """The state of a sheet, made at its first step: tensors as matrices, and a count.
-
-        The states of its parameters are views of these matrices.
-        """
-        states = [self.state[leaf.parameter] for leaf in sheet.leaves]
-        result: State = {}
-        for buffer in self.rule.buffers(self.param_groups[sheet.group]):
-            name = buffer.name
-            if name not in states[0]:
-                matrix = torch.zeros_like(sheet.weight).add_(buffer.initial)
-            else:
-                matrix = sheet.kept.get(name, sheet.weight)
-            views = sheet.split(matrix)
-            given = [state.get(name) for state in states]
-            if any(
-                t is not None and t.data_ptr() != v.data_ptr()
-                for t, v in zip(given, views, strict=True)
-            ):
-                matrix = sheet.join([tensor for tensor in given if tensor is not None])
-                views = sheet.split(matrix)
-            sheet.kept[name] = result[name] = matrix
-            for state, view in zip(states, views, strict=True):
-                state[name] = view
-        for state in states:
-            if "step" not in state:
-                state["step"] = torch.zeros((), dtype=torch.float32)
-            result["step"] = state["step"].add_(1)
-        return result
-
-    def _not_finite(self, step: Step) -> None:
-        self.skipped += 1
-        names = [
-            leaf.name
-            for sheet in step.sheets
-            for leaf in sheet.leaves
-            if leaf.parameter.grad is not None and not bool(leaf.parameter.grad.isfinite().all())
-        ]
-        where = ", ".join(f"`{name}`" for name in names) or "the sum of all gradients"
-        verb = "are" if len(names) > 1 else "is"
-        message = f"{where} {verb} not finite; the step was not taken and no weight has changed"
-        if self.nonfinite == "raise":
-            raise FloatingPointError(message)
-        if self.network.copies == 1 and self.skipped == 1:
-            message += " (said once; `skipped` counts)"
-            warnings.warn(message, RuntimeWarning, stacklevel=_caller())
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with what the space remembers under ``"space"``."""
@@ -388,29 +336,3 @@ def _signature(rule: type[Rule], space: type[Space]) -> inspect.Signature:
     keywords += [kind("nonfinite", kind.KEYWORD_ONLY, default="skip")]
     keywords += [kind("fused", kind.KEYWORD_ONLY, default=False)]
     return inspect.Signature([*positional, *keywords])
-
-
-def _finite(step: Step, seen: Sequence[bool]) -> bool:
-    """Whether the gradients that the space has not looked at are finite."""
-    unseen = [
-        gradient
-        for gradient, looked_at in zip(step.gradients, seen, strict=True)
-        if gradient is not None and not looked_at
-    ]
-    small = [gradient.reshape(-1) for gradient in unseen if gradient.numel() < SIZE]
-    sums = [gradient.sum().item() for gradient in unseen if gradient.numel() >= SIZE]
-    if small:
-        sums.append(torch.cat(small).sum().item())
-    return math.isfinite(sum(sums))  # a sum is finite only if all its terms are
-
-
-def _caller() -> int:
-    """How many frames ``warnings.warn`` is away from the code that called ``step``."""
-    level, frame = 1, inspect.currentframe()
-    while (frame := frame and frame.f_back) and _is_inside(frame.f_globals["__name__"]):
-        level += 1
-    return level
-
-
-def _is_inside(module: str) -> bool:
-    return module.partition(".")[0] in ("torch", __name__.partition(".")[0])

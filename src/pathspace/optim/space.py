@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ class Space(ABC):
         target: by sheet, the part that depends on its target, or all of it.
         back: by sheet, the parts of :math:`b_e` that depend on the source and on the target.
         seen: by sheet, whether :meth:`inspect` notices a gradient that is not finite.
+        is_wide: whether factors are so far from 1 that a step may overflow where gradients are
+            finite; then the weights are looked at afterwards, and the step is undone.
     """
 
     source: Sequence[Tensor | None]
@@ -36,6 +39,7 @@ class Space(ABC):
     back: tuple[Sequence[Tensor | None], ...] = ()
     seen: Sequence[bool]
     sheets: Sequence[Sheet] = ()
+    is_wide = False
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -67,7 +71,7 @@ class Space(ABC):
         """What to say when factors overflow: a step would leave weights that are no numbers."""
         dtypes = ", ".join(sorted({str(sheet.dtype) for sheet in self.sheets}))
         return PathspaceError(
-            f"the weights are scaled so differently that the factors of a step leave the range of "
+            f"the weights are scaled so differently that a step would leave the range of "
             f"{dtypes}; no weight has changed. Balance the network first (`pathspace.balance_`), "
             "or use a dtype with a larger range"
         )
@@ -102,6 +106,8 @@ class Step:
         self.is_complete = all(gradient is not None for gradient in self.gradients)
         self.resting: Tensor | None = None
         self._held: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        self.space: dict[str, Any] | None = None
 
     def rest(self, copies: int) -> bool:
         """Let those of several networks rest whose gradients are not finite; if not all are such.
@@ -124,14 +130,43 @@ class Step:
     def hold(self) -> None:
         """Remember weights and states of the networks that rest."""
         if self.resting is not None:
-            states = [m for state in self.states for name, m in state.items() if name != "step"]
-            self._held = [(matrix, matrix[self.resting]) for matrix in (*self.weights, *states)]
+            self._held = [(matrix, matrix[self.resting]) for matrix in self._matrices()]
 
     def release(self) -> None:
         """Give the networks that rest what they had."""
         for matrix, rows in self._held:
             matrix[self.resting] = rows
 
+    def keep(self, space: dict[str, Any] | None) -> None:
+        """Remember all weights and states, and the state of the space, to undo the step."""
+        self.space = space
+        self._kept = [(matrix, matrix.clone()) for matrix in self._matrices()]
+
+    def is_in_range(self) -> bool:
+        """Whether all weights are numbers; nobody looks where nothing was kept."""
+        return not self._kept or all(
+            bool(leaf.parameter.isfinite().all()) for sheet in self.sheets for leaf in sheet.leaves
+        )
+
+    def undo(self) -> None:
+        """Give all weights and states what they had."""
+        for matrix, before in self._kept:
+            matrix.copy_(before)
+        for sheet in self.sheets:
+            sheet.store()
+
+    def _matrices(self) -> list[Tensor]:
+        states = [m for state in self.states for name, m in state.items() if name != "step"]
+        return [*self.weights, *states]
+
     def group(self, sheet: Sheet) -> Group:
         """The hyper-parameters of a sheet."""
         return self.groups[sheet.group]
+
+
+def log_largest(sheets: Sequence[Sheet]) -> tuple[float, float]:
+    """Logarithms of the largest numbers that all steps can be taken in, and all weights stored."""
+    stored = {leaf.parameter.dtype for sheet in sheets for leaf in sheet.leaves}
+    dtypes = ({sheet.dtype for sheet in sheets}, stored)
+    steps, weights = (min((torch.finfo(d).max for d in some), default=1e38) for some in dtypes)
+    return math.log(steps), math.log(weights)

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
+from pathspace.flow.values import exp
 from pathspace.network import Network, StateRef
 from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Leaf, Sheet, Side
-from pathspace.optim.space import Space, Step
+from pathspace.optim.space import Space, Step, log_largest
 from pathspace.tracing.values import leaves
 
 
@@ -65,6 +66,7 @@ class DiagonalSpace(Space):
             self.layout, self.power = layout, 0.0
             self.source = self.target = [None] * len(sheets)
         self.sheets, self.seen = sheets, [False] * len(sheets)
+        self._log_largest = log_largest(sheets)
 
     def prepare(self, step: Step) -> None:
         """Measure the factors, if it is time."""
@@ -74,9 +76,10 @@ class DiagonalSpace(Space):
             given = [part for part in (*self.source, *self.target) if part is not None]
             # Networks side by side must not end each other: there, this one loses its loss.
             if self.network.copies == 1 and given:
-                total = torch.stack([part.sum().double() for part in given]).sum().item()
-                if not math.isfinite(total):
+                largest = torch.stack([part.amax().double() for part in given]).amax().item()
+                if not math.isfinite(largest):
                     raise self.out_of_range()
+                self.is_wide = largest > 1 and 2 * (2 * math.log(largest)) > self._log_largest[1]
         self.power = power
         self.taken += 1
 
@@ -169,7 +172,7 @@ class PathSpace(DiagonalSpace):
         for factor in factors:
             factor.nan_to_num_(posinf=0.0)
         if slope.log:
-            factors[0].mul_(math.exp(slope.log * exponent))
+            factors[0].mul_(exp(slope.log * exponent))
         return factors
 
     def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

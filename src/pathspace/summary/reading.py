@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pathspace.durable.errors import Damaged
+from pathspace.durable.files import checksum
 from pathspace.errors import PathspaceError
 from pathspace.experiments.store import Record, TrialStore, read_record
-from pathspace.experiments.store.errors import Damaged
-from pathspace.experiments.store.files import checksum
 from pathspace.experiments.store.records import CONFIG, METRICS, RESULT
 from pathspace.experiments.store.store import MARKER, RUNNING, StoreWarning
 from pathspace.landscape import Landscape

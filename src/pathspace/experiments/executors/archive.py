@@ -10,17 +10,18 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from pathspace.experiments.executors.computation import Computation, Result
-from pathspace.experiments.executors.errors import JobError
-from pathspace.experiments.store import Damaged, Lock, Record, StoreError, TrialStore, pack, unpack
-from pathspace.experiments.store.environment import environment
-from pathspace.experiments.store.errors import explained
-from pathspace.experiments.store.files import (
+from pathspace.durable.errors import explained
+from pathspace.durable.files import (
     read_file,
     remove_drafts,
     set_aside,
     write_file,
 )
+from pathspace.durable.locking import locked
+from pathspace.experiments.executors.computation import Computation, Result
+from pathspace.experiments.executors.errors import JobError
+from pathspace.experiments.store import Damaged, Record, StoreError, TrialStore, pack, unpack
+from pathspace.experiments.store.environment import environment
 from pathspace.experiments.store.records import CONTENT, ENVIRONMENT, RESULT, TIMINGS
 from pathspace.experiments.store.store import DAMAGED, RUNNING
 from pathspace.experiments.training import Outcome, Trial
@@ -31,7 +32,6 @@ Answer: TypeAlias = Outcome | Result
 TRIALS, COMPUTATIONS = "store", "computations"
 IDENTITY = "archive-id"  # a file that tells whether two processes see the same folder
 FILES = (*CONTENT, TIMINGS, ENVIRONMENT, RESULT)  # of a trial; the result, which completes it, last
-POLL = 0.2  # seconds between two looks at a lock
 
 
 class Archive:
@@ -109,12 +109,7 @@ class Archive:
         file = self._file(job)
         with explained(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
-        lock = Lock(file.with_suffix(".lock"))
-        if not lock.acquire():
-            note(f"{lock.holder()} computes {job.title}; waiting for it")
-            while not lock.acquire():
-                time.sleep(POLL)
-        try:
+        with locked(file.with_suffix(".lock"), f"computes {job.title}", note=note):
             remove_drafts(file.parent, file.name)
             try:
                 found = self._result(job)
@@ -123,8 +118,6 @@ class Archive:
                 note(f"damaged: {error}; set aside as {kept}, and computed anew")
                 found = None
             return found or self._compute(job, data_dir, note)
-        finally:
-            lock.release()
 
     # Moving results between machines -------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pathspace.durable.files import canonical
 from pathspace.experiments.executors.errors import JobError
-from pathspace.experiments.store.files import canonical
 from pathspace.experiments.training import Trial
 
 

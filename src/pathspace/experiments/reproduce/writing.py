@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pathspace.durable.errors import StoreError, explained
+from pathspace.durable.files import write_file
 from pathspace.experiments.reproduce.markdown import index_text, page_text
 from pathspace.experiments.reproduce.running import Reproduction
-from pathspace.experiments.store.errors import StoreError, explained
-from pathspace.experiments.store.files import write_file
 from pathspace.experiments.training import Outcome
 from pathspace.page.downloads import csv_text, json_text
 from pathspace.summary.groups import flatten

@@ -11,8 +11,8 @@ Example:
     [['sgd', 0.1, 'finished', 2]]
 """
 
-from pathspace.experiments.store.errors import Busy, Damaged, StoreError
-from pathspace.experiments.store.locking import Lock
+from pathspace.durable.errors import Busy, Damaged, StoreError
+from pathspace.durable.locking import Lock
 from pathspace.experiments.store.records import Record, read_record
 from pathspace.experiments.store.states import pack, unpack
 from pathspace.experiments.store.store import StoreWarning, TrialStore

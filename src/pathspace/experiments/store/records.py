@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pathspace.experiments.store.errors import Damaged
-from pathspace.experiments.store.files import checksum, read_file, read_sealed
+from pathspace.durable.errors import Damaged
+from pathspace.durable.files import checksum, read_file, read_sealed
 from pathspace.experiments.store.states import unpack, unpack_weights
 
 CONFIG = "config.json"

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from pathspace.durable.errors import Damaged, StoreError
 from pathspace.experiments.data.errors import require
-from pathspace.experiments.store.errors import Damaged, StoreError
 
 FIELD = "pathspace"
 BLANK = "0" * 64  # stands for the checksum while the checksum is computed

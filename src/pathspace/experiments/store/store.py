@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from pathspace.durable.errors import Damaged, StoreError, explained
+from pathspace.durable.files import DRAFT, move, set_aside, write_file
+from pathspace.durable.locking import locked
 from pathspace.experiments.data.errors import require
-from pathspace.experiments.store.errors import Busy, Damaged, StoreError, explained
-from pathspace.experiments.store.files import DRAFT, move, set_aside, write_file
-from pathspace.experiments.store.locking import Lock
 from pathspace.experiments.store.records import RESULT, Record, agrees, read_record
 from pathspace.experiments.store.workplace import CHECKPOINT, Workplace
 
@@ -22,7 +21,6 @@ FORMAT = 1
 MARKER, MARK = "store.json", f'{{"format": {FORMAT}}}'
 TRIALS, RUNNING, LOCKS, DAMAGED = "trials", "running", "locks", "damaged"
 NAME = re.compile(r"[0-9a-f]{16}")  # of a trial's folder: how its key begins
-POLL = 0.2  # seconds between two looks at a lock
 
 Report = Callable[[str], None]
 
@@ -143,7 +141,8 @@ class TrialStore:
             yield record
             return
         self._create()
-        with self._locked(trial, wait, report):
+        lock = self.path / LOCKS / f"{trial.key[:16]}.lock"
+        with locked(lock, "works on this trial", wait=wait, note=report):
             found = self._finished(trial, report)
             if found is not None:
                 yield found
@@ -203,21 +202,6 @@ class TrialStore:
         for name in (TRIALS, RUNNING, LOCKS):
             with explained(self.path / name):
                 (self.path / name).mkdir(exist_ok=True)
-
-    @contextlib.contextmanager
-    def _locked(self, trial: Configuration, wait: bool, report: Report) -> Iterator[None]:
-        lock = Lock(self.path / LOCKS / f"{trial.key[:16]}.lock")
-        if not lock.acquire():
-            who = f"{lock.holder()} works on this trial ({lock.path})"
-            if not wait:
-                raise Busy(f"{who}; wait for it, or end it")
-            report(f"{who}; waiting for it")
-            while not lock.acquire():
-                time.sleep(POLL)
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _finished(self, trial: Configuration, report: Report) -> Record | None:
         """The finished trial, also if only the last step, the move, was missing."""

@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pathspace.experiments.store.environment import environment
-from pathspace.experiments.store.errors import Damaged, explained
-from pathspace.experiments.store.files import (
+from pathspace.durable.errors import Damaged, explained
+from pathspace.durable.files import (
     checksum,
     read_file,
     read_sealed,
@@ -23,6 +22,7 @@ from pathspace.experiments.store.files import (
     sealed,
     write_file,
 )
+from pathspace.experiments.store.environment import environment
 from pathspace.experiments.store.records import (
     CONFIG,
     CONTENT,

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from pathspace.durable.files import canonical
 from pathspace.experiments import models
 from pathspace.experiments.loading import is_import
-from pathspace.experiments.store.files import canonical
 from pathspace.experiments.together.optimizers import STACKED, own_settings
 from pathspace.experiments.together.penalties import penalty_kind
 from pathspace.experiments.together.stack import flat

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -94,23 +94,17 @@ def watching(ranks: Ranks = ALONE) -> Iterator[Watch]:
         SIGINT: stopped when the training was over; the same command goes on
     """
     watch = Watch(ranks)
-    if threading.current_thread() is not threading.main_thread():
-        yield watch
-        return
-    before: dict[int, Any] = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, undo: Callable[[], None]) -> None:
         watch.signal = number
         if ranks.size == 1:
-            _restore(before)
+            undo()
 
     WATCHES.append(watch)
-    for number in SIGNALS:
-        before[number] = signal.signal(number, note)
     try:
-        yield watch
+        with _handling(note):
+            yield watch
     finally:
-        _restore(before)
         WATCHES.remove(watch)
     if watch.signal and ranks.size == 1:
         name = signal.Signals(watch.signal).name
@@ -141,27 +135,36 @@ def raising() -> Iterator[Watch]:
         SIGTERM: stopped; the same command goes on
     """
     watch = Watch()
-    if threading.current_thread() is not threading.main_thread():
-        yield watch
-        return
-    before: dict[int, Any] = {}
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, undo: Callable[[], None]) -> None:
         watch.signal = number
-        _restore(before)
+        undo()
         name = signal.Signals(number).name
         raise TrialInterrupted(f"{name}: stopped; the same command goes on", number)
 
-    for number in SIGNALS:
-        before[number] = signal.signal(number, stop)
-    try:
+    with _handling(stop):
         yield watch
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, Callable[[], None]], None]) -> Iterator[None]:
+    """Have a handler get the signals; it is given the number, and what gives them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {}
+
+    def undo() -> None:
+        while before:
+            number, handled = before.popitem()
+            signal.signal(number, handled if handled is not None else signal.SIG_DFL)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        handler(number, undo)
+
+    for number in SIGNALS:
+        before[number] = signal.signal(number, handle)
+    try:
+        yield
     finally:
-        _restore(before)
-
-
-def _restore(before: dict[int, Any]) -> None:
-    """Give signals back to who had them before; once."""
-    while before:
-        number, handler = before.popitem()
-        signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        undo()

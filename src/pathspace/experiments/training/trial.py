@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from pathspace.durable.files import canonical
 from pathspace.experiments import data as sets
 from pathspace.experiments.loading import is_import
-from pathspace.experiments.store.files import canonical
 from pathspace.experiments.training.checking import as_type, type_name
 from pathspace.experiments.training.consistency import check
 from pathspace.experiments.training.errors import TrialError, unknown

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pathspace.experiments.store.errors import Damaged, explained
+from pathspace.durable.errors import Damaged, explained
 
 DRAFT = ".part"  # ends the name of a file that is being written
 SEAL = "sha256"  # the key of the checksum in a sealed JSON file
@@ -138,7 +138,7 @@ def sealed(data: Mapping[str, Any]) -> bytes:
         {'a': 1}
         >>> unsealed(sealed({"a": 1}).replace(b"1", b"2", 1))
         Traceback (most recent call last):
-        pathspace.experiments.store.errors.Damaged: the content does not match its checksum
+        pathspace.durable.errors.Damaged: the content does not match its checksum
     """
     seal = hashlib.sha256(canonical(data).encode()).hexdigest()
     text = json.dumps({**data, SEAL: seal}, indent=2, ensure_ascii=False, allow_nan=False)

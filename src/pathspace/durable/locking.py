@@ -12,10 +12,12 @@ import errno
 import json
 import os
 import socket
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pathspace.experiments.store.errors import explained
+from pathspace.durable.errors import Busy, explained
 
 try:
     import fcntl
@@ -23,6 +25,36 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+POLL = 0.1  # seconds between two looks at a lock that is waited for
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path, what: str, *, wait: bool = True, note: Callable[[str], object] = lambda said: None
+) -> Iterator[None]:
+    """Hold the lock on something, so that no other process works on it.
+
+    Args:
+        path: of the lock file.
+        what: the other process does to what, in words.
+        wait: until the other one is done.
+        note: is told whom we wait for.
+
+    Raises:
+        Busy: another process has it, and ``wait`` is off.
+    """
+    lock = Lock(path)
+    if not lock.acquire():
+        who = f"{lock.holder()} {what} ({path})"
+        if not wait:
+            raise Busy(f"{who}; wait for it, or end it")
+        note(f"{who}; waiting for it")
+        while not lock.acquire():
+            time.sleep(POLL)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Lock:

@@ -1,4 +1,4 @@
-"""What can be wrong with a store, in words that name the file and the remedy."""
+"""What can be wrong with what is kept, in words that name the file and the remedy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathspace.errors import PathspaceError
 
 
 class StoreError(PathspaceError):
-    """The store cannot be used as it is asked to: no space, no permission, not a store."""
+    """What is kept cannot be used as it is asked to: no space, no permission, not a store."""
 
 
 class Damaged(StoreError):
-    """A file of the store is not what was written: cut off, altered, or from somewhere else."""
+    """A file is not what was written: cut off, altered, or from somewhere else."""
 
 
 class Busy(StoreError):
-    """Another process works on the trial."""
+    """Another process works on the same thing."""
 
 
 REMEDIES = {
@@ -40,7 +40,7 @@ def explained(path: Path, verb: str = "written") -> Iterator[None]:
         >>> with explained(Path("runs/trials")):
         ...     raise OSError(errno.ENOSPC, "No space left on device")
         Traceback (most recent call last):
-        pathspace.experiments.store.errors.StoreError: runs/trials cannot be written: No space ...
+        pathspace.durable.errors.StoreError: runs/trials cannot be written: No space ...
     """
     try:
         yield
