@@ -158,6 +158,14 @@ def test_divergence_is_a_result(optimizer, tmp_path):
     assert again.status == "diverged"
 
 
+def test_a_step_out_of_range_is_a_divergence():
+    """Such as those of the published G-SGD at a large rate."""
+    options = {"metric": "paper", "roots": "additive", "skeleton": "modulo"}
+    outcome = train(small(optimizer="gsgd", options=options, lr=1e4, epochs=4))
+    assert outcome.status == "diverged"
+    assert "a step would leave the range of torch.float32" in outcome.reason
+
+
 def test_divergence_is_seen_within_a_long_epoch(monkeypatch):
     monkeypatch.setattr(engine, "LOOK", 2)
     outcome = train(small(lr=1e30, batch=4, epochs=1))

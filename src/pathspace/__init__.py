@@ -15,7 +15,13 @@ from pathspace.enumeration import (
     structure_rank,
 )
 from pathspace.equivalence import Verdict, are_equivalent
-from pathspace.errors import PathspaceError, RescalingError, TraceError, UnsupportedOperation
+from pathspace.errors import (
+    OutOfRange,
+    PathspaceError,
+    RescalingError,
+    TraceError,
+    UnsupportedOperation,
+)
 from pathspace.flatness import (
     Flatness,
     ball_bound,
@@ -72,6 +78,7 @@ __all__ = [
     "Network",
     "NoPathSum",
     "Normalization",
+    "OutOfRange",
     "PathContributions",
     "PathNormPenalty",
     "PathspaceError",

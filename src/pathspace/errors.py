@@ -25,3 +25,7 @@ class UnsupportedOperation(TraceError, NotImplementedError):
 
 class RescalingError(PathspaceError, ValueError):
     """A rescaling does not fit the network: unknown layer, wrong length, factor not positive."""
+
+
+class OutOfRange(PathspaceError, OverflowError):
+    """Numbers leave the range of their dtype: of a path sum, or of a step, which is not taken."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pathspace.errors import PathspaceError
+from pathspace.errors import OutOfRange
 from pathspace.flow.layers import Linear
 from pathspace.flow.powers import Scratch, power
 from pathspace.flow.program import Program
@@ -141,9 +141,9 @@ class Evaluator:
             raise self.out_of_range()
         return replace(flow, tensor=flow.tensor / top, log=flow.log + math.log(top))
 
-    def out_of_range(self) -> PathspaceError:
+    def out_of_range(self) -> OutOfRange:
         """What to raise where care does not help."""
-        return PathspaceError(
+        return OutOfRange(
             f"{self.where()} leaves the range of {self.dtype}: are all weights finite? If so, use "
             "a dtype with a larger range, or a smaller p"
         )

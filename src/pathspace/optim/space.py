@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathspace.errors import PathspaceError
+from pathspace.errors import OutOfRange
 from pathspace.network import Network
 from pathspace.optim.blocks import Batch
 from pathspace.optim.lists import Group, Tensors
@@ -67,10 +67,10 @@ class Space(ABC):
     def finish(self, step: Step) -> None:  # noqa: B027 - most spaces have nothing left to do
         """What is left to do when all weights have been updated."""
 
-    def out_of_range(self) -> PathspaceError:
+    def out_of_range(self) -> OutOfRange:
         """What to say when factors overflow: a step would leave weights that are no numbers."""
         dtypes = ", ".join(sorted({str(sheet.dtype) for sheet in self.sheets}))
-        return PathspaceError(
+        return OutOfRange(
             f"the weights are scaled so differently that a step would leave the range of "
             f"{dtypes}; no weight has changed. Balance the network first (`pathspace.balance_`), "
             "or use a dtype with a larger range"
