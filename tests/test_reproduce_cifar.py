@@ -108,7 +108,7 @@ def test_quick_sets_validation_images_aside_for_good():
     conduct(table1.plan(QUICK), execute)
     assert all(trial.preprocess[-1].startswith("validation_split:1000") for trial in asked)
     # Rates are chosen by the first seed, whose trainings are final ones as well.
-    assert len({t for t in asked if t.model == "plainnet8-thin"}) <= 4 * (3 + 2 + 2)
+    assert len({t for t in asked if t.model == "plainnet8-thin-small"}) <= 4 * (3 + 2 + 2)
 
 
 def test_lambdas_are_kept_for_the_other_data():

@@ -1,8 +1,8 @@
 """Models by name: ``build("resnet18")``, and the catalogue that the command line lists.
 
 A name is either fixed (``unet-small``) or belongs to a family whose members a pattern describes
-(``mlp:<width>-<width>...``, ``resnet<depth>[-thin][-nobn][-imagenet]``). Either way it resolves to
-an `Entry`: what to call, and what the model eats.
+(``mlp:<width>-<width>...``, ``resnet<depth>[-thin][-nobn][-imagenet][-small]``). Either way it
+resolves to an `Entry`: what to call, and what the model eats.
 """
 
 import difflib
@@ -35,7 +35,7 @@ class Entry:
 
     Attributes:
         name: The name itself, such as ``resnet18``.
-        pattern: The names of its family, such as ``resnet<depth>[-thin][-nobn][-imagenet]``.
+        pattern: The names of its family, such as ``resnet<depth>[-thin][-nobn][-imagenet]...``.
         builder: Called with ``generator=`` and further keywords of the underlying builder.
         inputs: What the model is called with.
         description: One line.
@@ -172,7 +172,9 @@ SUFFIXES: dict[str, tuple[dict[str, Any], str]] = {
     "thin": ({"width": 1 / 4}, "a quarter of the channels"),
     "nobn": ({"batch_norm": False}, "no batch norm"),
     "imagenet": ({"imagenet": True}, "for ImageNet"),
+    "small": ({}, "for images of 16×16 pixels"),
 }
+SIDES = {"imagenet": 224, "small": 16}  # pixels, where it is not 32
 
 
 def _residual(match: re.Match[str]) -> Entry:
@@ -191,7 +193,10 @@ def _residual(match: re.Match[str]) -> Entry:
         change, words = SUFFIXES[suffix]
         options |= change
         described += f", {words}"
-    side = 224 if "imagenet" in suffixes else 32
+    sides = [SIDES[suffix] for suffix in suffixes if suffix in SIDES]
+    if len(sides) > 1:
+        raise ValueError(f"ill-formed model {match[0]!r}: -imagenet and -small are two sizes")
+    side = sides[0] if sides else 32
     return Entry(
         name=match[0],
         pattern=f"{match['kind']}<depth>" + "".join(f"[-{suffix}]" for suffix in SUFFIXES),

@@ -41,13 +41,13 @@ def network_title(network: str) -> str:
     """A network as papers write it.
 
     Example:
-        >>> network_title("resnet34"), network_title("plainnet20-thin")
+        >>> network_title("resnet34"), network_title("plainnet20-thin-small")
         ('ResNet-34', 'thin PlainNet-20')
     """
-    found = re.fullmatch(r"(plainnet|resnet)(\d+)(-thin)?", network)
+    found = re.fullmatch(r"(plainnet|resnet)(\d+)(-thin)?(-small)?", network)
     if found is None:
         return network
-    kind, depth, thin = found.groups()
+    kind, depth, thin, _ = found.groups()
     return f"{'thin ' if thin else ''}{'PlainNet' if kind == 'plainnet' else 'ResNet'}-{depth}"
 
 
@@ -70,6 +70,7 @@ class Images:
             given.
         train: how many training images are used, besides those for validation; None for all.
         test: how many test images; None for all.
+        pixels: the side of the images, which are averaged to it; None for as they are.
         evaluate_every: epochs between evaluations.
     """
 
@@ -84,6 +85,7 @@ class Images:
     validation: int = 5_000
     train: int | None = None
     test: int | None = None
+    pixels: int | None = None
     evaluate_every: int = 1
 
     @property
@@ -98,16 +100,19 @@ class Images:
 
     def trial(self, case: Case) -> Trial:
         """SGD at the papers' rate."""
-        steps: tuple[str, ...] = ("unit_interval",)
+        steps, augment = ["unit_interval"], "crop_and_flip"
+        if self.pixels is not None:
+            steps += [f"average_pool:{self.pixels}"]
+            augment += f":{self.pixels // 8}"
         if self.train is not None:
             kept = f"subset:train={self.train + self.validation}"
             kept += "" if self.test is None else f":test={self.test}"
-            steps = (kept, *steps, f"validation_split:{self.validation}")
+            steps = [kept, *steps, f"validation_split:{self.validation}"]
         return Trial(
             case.network,
             case.data,
-            preprocess=steps,
-            augment="crop_and_flip",
+            preprocess=tuple(steps),
+            augment=augment,
             lr=self.common,
             batch=self.batch,
             iterations=self.iterations,
@@ -153,6 +158,11 @@ class Images:
                 f"{self.iterations:,} iterations of {self.batch} images (papers: 64,000 of 128); "
                 "the rate falls after the same shares of the training. Few test images and steps "
                 "make differences uncertain, as the intervals say."
+            )
+        if self.pixels is not None:
+            said.append(
+                f"Images are averaged to {self.pixels}×{self.pixels} pixels (papers: 32×32), and "
+                f"cropped after a padding of {self.pixels // 8} (papers: 4)."
             )
         missing = [DATA[name] for name in data if name not in self.data]
         if missing:

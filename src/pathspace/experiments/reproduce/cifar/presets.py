@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathspace.experiments.reproduce.cifar.images import PAPER_NETWORKS, Images
 
 QUICK = Images(
-    networks=("plainnet8-thin", "plainnet14-thin", "plainnet20-thin", "resnet8-thin"),
-    iterations=240,
+    networks=tuple(
+        f"{network}-thin-small" for network in ("plainnet8", "plainnet14", "plainnet20", "resnet8")
+    ),
+    iterations=400,
     seeds=(0, 1, 2),
     rates=(0.1, 0.3, 1.0),
     batch=50,
     train=2_000,
     validation=1_000,
     test=1_000,
+    pixels=16,
     evaluate_every=2,
 )
 PAPER = Images(
@@ -26,7 +29,7 @@ PAPER = Images(
     evaluate_every=5,
 )
 QUICK_REGULARIZED = replace(
-    QUICK, networks=("plainnet8-thin", "resnet8-thin"), lambdas=(5e-5, 5e-4)
+    QUICK, networks=("plainnet8-thin-small", "resnet8-thin-small"), lambdas=(5e-5, 5e-4)
 )
 PAPER_REGULARIZED = replace(
     PAPER,

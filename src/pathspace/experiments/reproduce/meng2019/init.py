@@ -218,9 +218,9 @@ EXPERIMENT = Experiment(
     ),
     plan=plan,
     quick=Preset(
-        replace(QUICK, networks=("plainnet8-thin",), rates=(0.3, 1.0)),
+        replace(QUICK, networks=("plainnet8-thin-small",), rates=(0.3, 1.0)),
         jobs=36,
-        time="3 minutes on 2 cores",
+        time="1 minute on 2 cores",
     ),
     paper=Preset(
         replace(PAPER, networks=("plainnet34",), data=("cifar10",)),

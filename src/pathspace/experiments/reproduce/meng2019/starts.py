@@ -83,4 +83,5 @@ class Starts:
 
 
 plainnet8_thin = Starts("plainnet8-thin")
+plainnet8_thin_small = Starts("plainnet8-thin-small")
 plainnet34 = Starts("plainnet34")
