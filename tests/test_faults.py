@@ -614,6 +614,7 @@ def test_bits_of_landscapes(name, tmp_path):
     assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == [
         "landscape-1.json",
         "landscape-1.npz",
+        "landscape-1.txt",  # the reason
     ]
     again = ps.landscape(network, F.cross_entropy, sample, **options)
     assert torch.equal(again.losses, found.losses)

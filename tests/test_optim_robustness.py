@@ -204,3 +204,101 @@ def test_the_scale_of_a_dead_unit_is_not_seen_in_the_skeleton():
         chosen.append(optimizer.space.skeleton.incoming)
     assert torch.equal(chosen[0], chosen[1])
     assert torch.equal(chosen[0], chosen[2])
+
+
+@pytest.mark.parametrize(("size", "chosen"), [(3.0, "0.weight[0, 0]"), (1.5, "0.weight[0, 1]")])
+def test_a_root_at_zero_gives_way_to_a_weight_that_is_twice_as_large(size, chosen):
+    model, network, _ = network_of(2, 2, 1, bias=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+        model[0].weight[0, 0] = 0.0  # so that the papers' choice of the root is not possible
+    optimizer = ps.optim.GSGD(model.parameters(), 0.1, network=network, roots="additive")
+
+    def root():
+        skeleton = optimizer.space.skeleton
+        return skeleton.graph.name(int(skeleton.incoming[1]))
+
+    assert root() == "0.weight[0, 1]"
+    with torch.no_grad():
+        model[0].weight[0, 0] = size
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    model[0].weight.grad[0, 1] = 100.0  # the root would go through zero
+    optimizer.step()
+    assert root() == chosen
+    is_new = chosen == "0.weight[0, 0]"
+    assert (optimizer.space.rechosen, optimizer.space.limited) == ((1, 0) if is_new else (0, 1))
+
+
+@pytest.mark.parametrize(("size", "chosen"), [(3.0, "2.weight[2, 1]"), (1.5, "2.weight[2, 0]")])
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1 / 30])
+def test_which_weight_a_root_gives_way_to_does_not_depend_on_the_scaling(scale, size, chosen):
+    model, network, _ = network_of(2, 2, 4, 1, bias=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+        model[0].weight[1] *= scale
+        model[2].weight[:, 1] /= scale
+    optimizer = ps.optim.GSGD(model.parameters(), 0.1, network=network, roots="additive")
+    with torch.no_grad():
+        model[2].weight[2, 1] *= size
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    model[2].weight.grad[2, 0] = 100.0  # a root, as the papers choose it
+    optimizer.step()
+    skeleton = optimizer.space.skeleton
+    assert skeleton.graph.name(int(skeleton.incoming[1 + 2 + 2])) == chosen
+
+
+def test_weights_of_one_are_weights_like_all_others():
+    """Not dead, as those of zero are: steps are the same from any scaling."""
+    outputs = []
+    for scale in (1.0, 8.0):
+        model, network, x = network_of(2, 3, 2, bias=False)
+        with torch.no_grad():
+            model[0].weight.fill_(scale)
+            model[2].weight.fill_(1 / scale)
+        optimizer = ps.optim.GSGD(model.parameters(), 0.02, network=network)
+        for _ in range(3):
+            step(model, optimizer, x)
+        outputs.append(model(x).detach())
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
+
+
+def test_the_published_algorithm_follows_paths_through_a_sum_with_a_batch_norm():
+    """O of the units in front of the sum has the weight behind it too, as that of any unit has."""
+
+    class Shortcut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (nn.Linear(n, 4, bias=False) for n in (3, 4))
+            self.norm, self.shortcut = nn.BatchNorm1d(4), nn.Linear(4, 4, bias=False)
+            self.last = nn.Linear(4, 2, bias=False)
+
+        def forward(self, x):
+            h = self.first(x).relu()
+            return self.last((self.norm(self.second(h)) + self.shortcut(h)).relu())
+
+    generator = torch.Generator().manual_seed(0)
+    model = Shortcut().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn.sign() * (0.5 + drawn.abs()))
+    x = torch.randn(16, 3, generator=generator).double()
+    network = ps.trace(model, x, streams="shared")
+    before = model.first.weight.detach().clone()
+    through, last = model.shortcut.weight.detach().diagonal(), model.last.weight.detach()
+    outer = through * last[torch.arange(4) % 2, torch.arange(4)]
+    rate = 1e-5
+    optimizer = ps.optim.GSGD(
+        model.parameters(), rate, network=network, metric="paper", roots="additive"
+    )
+    step(model, optimizer, x)
+    assert optimizer.space.rechosen == optimizer.space.limited == 0
+    is_root = torch.arange(4)[:, None] % 3 == torch.arange(3)
+    expected = before - rate * model.first.weight.grad / outer.square()[:, None]
+    found = model.first.weight.detach()
+    torch.testing.assert_close(found[~is_root], expected[~is_root], rtol=0, atol=1e-14)
+    assert not torch.equal(found[~is_root], before[~is_root])

@@ -143,3 +143,62 @@ def test_a_checkpoint_goes_on_bit_for_bit(monkeypatch):
     steps(twin, resumed, 3)
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def partly_apart(monkeypatch, size):
+    """Layers of fewer weights than ``size`` lie end to end, others are matrices of their own."""
+    for module in ("sheets", "sides"):
+        monkeypatch.setattr(f"pathspace.optim.{module}.SMALL", size)
+
+
+def test_small_layers_are_read_in_place_of_large_ones(monkeypatch):
+    partly_apart(monkeypatch, 40)
+    found = sides(perceptron(3, 6, 8, 2), torch.randn(2, 3, dtype=torch.float64))
+    assert found == {"0.weight": True, "0.bias": True, "2.weight": False, "2.bias": False}
+
+
+def test_units_that_one_unit_feeds_may_have_neighbours_of_any_size(monkeypatch):
+    """The weights between them, of a small layer, belong to the unit that they leave."""
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs, layouts = [], []
+    for size in (1000, 20, 0):
+        partly_apart(monkeypatch, size)
+        torch.manual_seed(0)
+        layers = [nn.Linear(n, m, bias=False) for n, m in ((3, 1), (1, 6), (6, 5))]
+        model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.LeakyReLU(), layers[2]).double()
+        with torch.no_grad():
+            layers[0].weight.fill_(1.0)  # else nothing may come through
+        optimizer = ps.optim.GSGD(model.parameters(), 0.1, network=ps.trace(model, x))
+        layouts.append([sheet.single for sheet in optimizer.space.sheets])
+        before = model(x).detach()
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(x).sub(1).square().mean().backward()
+            optimizer.step()
+        outputs.append(model(x).detach())
+        assert (outputs[-1] - before).abs().max() > 0.01
+    assert layouts == [[False], [False, True], [True] * 3]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(outputs[2], outputs[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_layer_may_be_read_for_the_units_that_it_enters_alone(maximize, monkeypatch):
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = []
+    for layout in ("together", "apart"):
+        if layout == "apart":
+            apart(monkeypatch)
+        torch.manual_seed(0)
+        model = perceptron(3, 9, 9, 2)
+        network = ps.trace(model, x)
+        optimizer = ps.optim.GSGD(model.parameters(), 0.05, network=network, maximize=maximize)
+        before = model(x).detach()
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(x).sin().mean().backward()
+            optimizer.step()
+        outputs.append(model(x).detach())
+        assert (outputs[-1] - before).abs().max() > 0.01
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-10, atol=1e-10)
+    assert sides(model, x) == {"0.weight": True, "0.bias": True, "2.weight": False, "2.bias": False}

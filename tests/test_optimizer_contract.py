@@ -888,3 +888,23 @@ def test_shared_weights_train(kind):
     train(model, optimizer, [0] * 10)
     assert loss_of(model, 0).detach() < before
     assert model.a.weight is model.b.weight
+
+
+@pytest.mark.parametrize("layout", ["together", "apart"])
+@pytest.mark.parametrize("make", [GSGD, PathSGD, BalancedSGD])
+def test_momentum_lies_in_memory_as_its_weight_does(make, layout, monkeypatch):
+    """As with torch's optimizers, so that the two are read side by side."""
+    if layout == "apart":
+        apart(monkeypatch)
+    x = torch.randn(3, 2, 5, 5, generator=torch.Generator().manual_seed(0)).double()
+    model = conv_net().to(memory_format=torch.channels_last)
+    optimizer = make(model.parameters(), 0.01, momentum=0.9, network=ps.trace(model, x))
+    twin = copy.deepcopy(model)
+    torchs = torch.optim.SGD(twin.parameters(), 0.01, momentum=0.9)
+    for one, chosen in ((model, optimizer), (twin, torchs)):
+        one(x).square().mean().backward()
+        chosen.step()
+    for parameter, other in zip(model.parameters(), twin.parameters(), strict=True):
+        found = optimizer.state[parameter]["momentum_buffer"]
+        assert found.stride() == torchs.state[other]["momentum_buffer"].stride()
+    assert not model[2].weight.is_contiguous()

@@ -713,3 +713,40 @@ def test_a_sum_of_values_of_very_different_size(p):
     found = ps.path_norm(ps.trace(model, x), p, log=True)
     largest = norm_of(model.a.weight.detach() / 1e100, p).log() + 100 * math.log(10)
     torch.testing.assert_close(found, largest, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0])
+def test_functional_jacobians(p):
+    model, x = Case("", lambda: mlp(3, 4, 2), (3,)).make()
+    network = ps.trace(model, x[:1])
+    state = {name: tensor.detach() for name, tensor in network.state().items()}
+    found = torch.func.jacrev(lambda s: ps.path_norm(network, p, state=s, per_output=True))(state)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in state.items()}
+    norms = ps.path_norm(network, p, state=leaves, per_output=True)
+    for number, norm in enumerate(norms):
+        expected = torch.autograd.grad(norm, list(leaves.values()), retain_graph=True)
+        for name, gradient in zip(leaves, expected, strict=True):
+            torch.testing.assert_close(found[name][number], gradient)
+
+
+@pytest.mark.parametrize("way", ["view", "view_as", "reshape"])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_shuffled_channels(way, p):
+    """What the model makes contiguous need not be so where sums over paths flow."""
+
+    class Shuffled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv1d(2, 4, 1, bias=False), nn.Linear(12, 2, bias=False)
+
+        def forward(self, x):
+            h = self.a(x)
+            mixed = h.view(len(x), 2, 2, 3).transpose(1, 2).contiguous()
+            mixed = mixed.view_as(h) if way == "view_as" else getattr(mixed, way)(len(x), 4, 3)
+            return self.b(mixed.relu().flatten(1))
+
+    model, x = Case("", Shuffled, (2, 3)).make()
+    channels = (model.a.weight.detach().abs() ** p).sum((1, 2))[[0, 2, 1, 3]]
+    total = ((model.b.weight.detach().abs() ** p).view(2, 4, 3).sum(2) * channels).sum(1)
+    found = ps.path_norm(ps.trace(model, x), p, per_output=True)
+    torch.testing.assert_close(found, total ** (1 / p), rtol=1e-12, atol=0)

@@ -236,6 +236,25 @@ def test_the_path_norm_of_a_resampled_image_is_that_of_its_matrix(
     )
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("options", [{"antialias": True}, {"align_corners": True}, {}])
+@pytest.mark.parametrize("size", [(2, 3), (3, 4), (5, 2), (1, 7)])
+def test_the_path_norm_of_an_image_resampled_to_a_size_is_that_of_its_matrix(
+    size: tuple[int, int], options: dict[str, bool], mode: str
+) -> None:
+    """Torch smooths axes of length 1 otherwise: they say nothing about those of other lengths."""
+
+    class Resample(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.interpolate(x, size, mode=mode, **options)
+
+    model, x = nn.Sequential(Resample()), torch.ones(1, 1, 4, 5, dtype=torch.float64)
+    matrix = model(torch.eye(20, dtype=torch.float64).view(20, 1, 4, 5))
+    torch.testing.assert_close(
+        ps.path_norm(ps.trace(model, x), 3.0), matrix.abs().pow(3).sum() ** (1 / 3)
+    )
+
+
 def _network(*layers: Layer, shape: Shape = (3,), seed: int = 0) -> tuple[nn.Sequential, Tensor]:
     spec = Spec(shape, layers, seed)
     model = build(spec)

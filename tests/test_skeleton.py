@@ -178,3 +178,28 @@ def test_printing_and_drawing():
     big = ps.trace(mlp(100, 100, 10), torch.ones(1, 100))
     with pytest.raises(ps.PathspaceError, match="not readable"):
         ps.choose_skeleton(big).draw()
+
+
+@choices
+@pytest.mark.parametrize(("layers", "width"), [(2, 1), (4, 1), (5, 1), (3, 2), (5, 3)])
+def test_layers_stored_in_one_tensor_have_a_skeleton(choice, layers, width):
+    """No order of tensors tells which unit comes first: the distance from the input does."""
+
+    class Stored(nn.Module):
+        def __init__(self):
+            super().__init__()
+            drawn = torch.randn(layers, width, width, generator=torch.Generator().manual_seed(0))
+            self.weight = nn.Parameter(drawn)
+
+        def forward(self, x):
+            *hidden, last = self.weight
+            for matrix in hidden:
+                x = nn.functional.linear(x, matrix).relu()
+            return nn.functional.linear(x, last)
+
+    network = ps.trace(Stored(), torch.ones(2, width))
+    skeleton = ps.choose_skeleton(network, choice)
+    assert (layers - 1) * width == network.H
+    for edges, first in ((skeleton.incoming, 0), (skeleton.outgoing, 1)):
+        found = [int(number) // width**2 for number in edges[1:]]  # in which layer
+        assert found == [first + unit // width for unit in range(network.H)]

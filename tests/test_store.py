@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save
 
+from pathspace.durable import files as store_files
 from pathspace.experiments.store import (
     Busy,
     Damaged,
@@ -27,7 +28,6 @@ from pathspace.experiments.store import (
     pack,
     unpack,
 )
-from pathspace.experiments.store import files as store_files
 from pathspace.experiments.store.states import pack_weights, unpack_weights
 from pathspace.experiments.training import Classification, Training, TrialInterrupted, train
 from trials import SAME, contents, die, end_of, fork, small

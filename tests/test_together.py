@@ -398,3 +398,31 @@ def test_one_trial_may_be_of_any_kind():
 def test_models_by_import_run_alone():
     trials = [Trial("torch.nn:Identity", "digits", seed=seed) for seed in (0, 1)]
     assert [len(group) for group in groups(trials)] == [1, 1]
+
+
+@pytest.mark.parametrize("make", [ps.optim.GSGD, ps.optim.PathSGD])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_networks_of_few_units_step_as_alone(make, width):
+    generator = torch.Generator().manual_seed(0)
+    models = []
+    for _ in range(2):
+        layers = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        models.append(nn.Sequential(nn.Flatten(), *layers, nn.Linear(width, width)).double())
+        for parameter in models[-1].parameters():
+            parameter.data.normal_(generator=generator)
+    stack = Stack(models)
+    together = make(stack.parameters(), lr=0.01, network=stack.network())
+    x = torch.ones(1, width, dtype=torch.float64)
+    alone = [make(m.parameters(), lr=0.01, network=ps.trace(m, x)) for m in models]
+    for _ in range(3):
+        for whole, *parts in zip(*(m.parameters() for m in (stack, *models)), strict=True):
+            drawn = torch.randn(whole.shape, dtype=torch.float64, generator=generator)
+            whole.grad = drawn
+            for part, own in zip(parts, drawn, strict=True):
+                part.grad = own.reshape(part.shape).clone()
+        for optimizer in (together, *alone):
+            optimizer.step()
+    for whole, *parts in zip(*(m.parameters() for m in (stack, *models)), strict=True):
+        for found, part in zip(whole.detach(), parts, strict=True):
+            expected = part.detach().reshape(found.shape)
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from pathspace.durable.errors import Damaged, StoreError, explained
-from pathspace.durable.files import read_sealed, remove_drafts, sealed, set_aside, write_file
+from pathspace.durable.files import (
+    read_file,
+    remove_drafts,
+    sealed,
+    set_aside,
+    unsealed,
+    write_file,
+)
 from pathspace.errors import PathspaceError
 from pathspace.landscape.fingerprints import Key
 
@@ -37,22 +44,19 @@ class Partial:
             held, losses = self._read()
             check_key(folder, held, key)
             if len(losses) > count:
-                raise damaged(f"{self.path} holds too many points", self.path)
+                raise damaged(f"{self.path} is damaged (it holds too many points)", self.path)
             self.done = len(losses)
             self.losses[: self.done] = losses
 
     def _read(self) -> tuple[Key, Tensor]:
         """The key and the losses in the file."""
         try:
-            held = read_sealed(self.path)
-        except Damaged as error:
-            raise damaged(str(error), self.path) from error
-        try:
+            held = unsealed(read_file(self.path))
             losses = [float(loss) for loss in held["losses"]]
             return dict(held["key"]), torch.tensor(losses, dtype=torch.float64)
-        except (KeyError, TypeError, ValueError) as error:
+        except (Damaged, KeyError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise damaged(f"{self.path} holds no losses ({reason})", self.path) from error
+            raise damaged(f"{self.path} is damaged ({reason})", self.path) from error
 
     def add(self, losses: Tensor) -> None:
         """Note the losses of the next points; written at most once per :data:`INTERVAL`."""

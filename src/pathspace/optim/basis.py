@@ -54,29 +54,23 @@ class BasisSpace(Coordinates):
         if self.metric == "paper" or any(self.decays):
             self._measure(step)
         change = self._ratio(step).to(self._logs.dtype)  # log(1/R)
-        by_unit = torch.index_select(change, 0, self.owner, out=self._logs_of_units)
+        self._moves.write(change, self._moved)
         power = 2.0 if step.linear else 1.0
         torch.mul(self.log_source, power, out=self._logs_of_sources)
-        leaving = by_unit
-        if self._is_any_entered:
-            assert self._entered is not None
-            entering = by_unit * self._entered
-            leaving = by_unit - entering
-            own = torch.index_select(leaving, 0, self.parent, out=self._logs_of_roots)
-            own.sub_(change).add_(entering * self.is_root)
-            torch.index_select(entering, 0, self.child, out=self._logs_of_free).sub_(entering)
-        else:
-            torch.index_select(by_unit, 0, self.parent, out=self._logs_of_roots).sub_(change)
         self._factors.fill(torch.exp(self._logs, out=self._exponentials))
         if power != self._power or self._is_any_entered:  # else target factors stay as they are
             self._power = power
-            targets = (power * self.log_target).exp_()
-            self._target.fill(torch.cat([targets, targets.new_zeros(1)]))
+            torch.mul(self.log_target, power, out=self._logs_of_targets[:-1])
+            self._target.fill(self._logs_of_targets.exp())
         if step.resting is not None:
             self._log_source_before = self.log_source.clone()
-        self.log_source += leaving
+        leaving = self._logs_of_units
         if self._is_any_entered:
+            assert self._entered is not None
+            entering = leaving * self._entered
+            leaving = leaving - entering
             self.log_target += entering
+        self.log_source += leaving
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""

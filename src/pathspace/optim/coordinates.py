@@ -6,6 +6,7 @@ itself is in :mod:`pathspace.optim.basis`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -208,17 +209,21 @@ class Coordinates(Space):
         dtypes = {sheet.dtype for sheet in self.sheets}
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float64
         self._slopes = torch.zeros(size + 1, dtype=dtype, device=device)
+        # Of units, roots and free weights, which are moved, of ρ of units, and one of 1.
         self._logs = torch.zeros(4 * size + 1, dtype=dtype, device=device)
-        parts = self._logs[: 4 * size].view(4, -1)
-        self._logs_of_units, self._logs_of_roots, self._logs_of_free, self._logs_of_sources = parts
+        self._moved, self._logs_of_units = self._logs[: 3 * size], self._logs[:size]
+        self._logs_of_sources = self._logs[3 * size : 4 * size]
+        self._logs_of_targets = torch.full((size + 1,), -math.inf, dtype=dtype, device=device)
         self._exponentials = torch.empty_like(self._logs)
         self._he = self.is_root.double() / HE
         self._choose_sides(has)
+        assert self._entered is not None
+        self._moves = Moves(self.owner, self.parent, self.child, self._entered.to(dtype))
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
         both[:size].masked_fill_(~(has & ~free), -1)
         self._entries = Entries(skeleton.graph, self.sheets, both)
-        self._large = self._entries.only([sheet.single for sheet in self.sheets])
+        self._large = self._entries.only(self.sheets, [sheet.single for sheet in self.sheets])
         self._group = torch.zeros(size, dtype=torch.long, device=device)
         for place, rows, _ in self._entries.parts:
             self._group[rows[rows < size]] = self.sheets[place].group
@@ -255,8 +260,8 @@ class Coordinates(Space):
         targets: list[Tensor | None] = []
         for sheet, source, target in zip(self.sheets, self._sources, self._targets, strict=True):
             if sheet.single:
-                backs[0].append(_slots_of(source, moved_out, 4 * size))
-                backs[1].append(_slots_of(target, moved_in, 4 * size))
+                backs[0].append(_slots_of(source, moved_out, int(one)))
+                backs[1].append(_slots_of(target, moved_in, int(one)))
                 flows[0].append(_slots_of(source, flow_out, size))
                 flows[1].append(_slots_of(target, flow_in, size))
                 targets.append(target)
@@ -286,9 +291,9 @@ class Coordinates(Space):
             part for part in (parts[:count], parts[count : 2 * count]) if any(map(_is_there, part))
         )
         self.source = parts[2 * count :]
-        self._flow = Table([*self.sheets] * 2, [*flows[0], *flows[1]])
         self._target = Table(self.sheets, targets)
         self.target = self._target.parts
+        self._flow = Table([*self.sheets] * 2, [*flows[0], *flows[1]])
         flow_parts = self._flow.parts
         self._flows = list(zip(flow_parts[:count], flow_parts[count:], strict=True))
         self.seen = [any(map(_is_there, pair)) for pair in self._flows]
@@ -329,6 +334,34 @@ class Coordinates(Space):
         edges = (state[name].cpu() for name in ("incoming", "outgoing"))
         self.skeleton = skeleton_of(self.skeleton.graph, *edges)
         self._follow_skeleton()
+
+
+class Moves:
+    r"""How far factors move with the roots: sums of two of the roots' changes, with signs.
+
+    With c(u) = log(1/R) of the root that unit u belongs to: units move by c; a root by c of the
+    unit before it, if that is moved by what leaves it, and back by its own unless it is moved by
+    what enters it; a free weight by c of the unit behind it and back by c of its own, as far as
+    these are moved by what enters them.
+
+    Args:
+        owner: (H+1,) the root that a unit belongs to.
+        parent: (H+1,) the unit before its in-edge.
+        child: (H+1,) the unit behind its out-edge.
+        entered: (H+1,) 1 for units that are moved by what enters them, else 0.
+    """
+
+    def __init__(self, owner: Tensor, parent: Tensor, child: Tensor, entered: Tensor) -> None:
+        units, one = torch.arange(len(owner), device=owner.device), torch.ones_like(entered)
+        self.first = torch.cat([owner, owner[parent], owner[child]])
+        self.second = torch.cat([units, units, owner])
+        self.of_first = torch.cat([one, 1 - entered[parent], entered[child]])
+        self.of_second = torch.cat([0 * one, entered - 1, -entered])
+
+    def write(self, change: Tensor, logs: Tensor) -> None:
+        """Write the logarithms of units, roots and free weights."""
+        torch.index_select(change, 0, self.first, out=logs).mul_(self.of_first)
+        logs.addcmul_(change.index_select(0, self.second), self.of_second)
 
 
 def _slots_of(scales: Tensor | None, slots: Tensor, idle: int) -> Tensor | None:

@@ -45,11 +45,14 @@ class Entries:
         self._origin = origin.to(self.device)
         self._zero = torch.zeros(1, dtype=torch.float64, device=self.device)
 
-    def only(self, kept: Sequence[bool]) -> Entries:
-        """Those in some of the sheets; the others count as absent."""
+    def only(self, sheets: Sequence[Sheet], kept: Sequence[bool]) -> Entries:
+        """Those in some of the sheets, in their dtype; the others count as absent."""
         result = object.__new__(Entries)
         result.__dict__ |= self.__dict__
         result.parts = [part for part in self.parts if kept[part[0]]]
+        dtypes = {sheets[place].dtype for place, _, _ in result.parts}
+        if len(dtypes) == 1:  # what is multiplied once needs no more digits
+            result._zero = self._zero.to(dtypes.pop())
         rows = [rows for _, rows, _ in result.parts]
         count = sum(map(len, rows))
         result._origin = torch.full_like(self._origin, count)
