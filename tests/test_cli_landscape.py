@@ -82,6 +82,14 @@ def test_options_reach_the_library(invoke: Invoke) -> None:
     assert torch.equal(Landscape.load("w").losses, alone.losses)
 
 
+def test_fresh_weights_are_those_of_the_seed(invoke: Invoke) -> None:
+    """So that the same command goes on, and another seed is another landscape."""
+    texts = [said(invoke(MLP, *FEW, "--out", "fresh")) for _ in range(2)]
+    assert texts[0] == texts[1]
+    text = said(invoke(MLP, *FEW, "--out", "fresh", "--seed", "1"), 1)
+    assert "fresh holds a landscape of something else: it differs in weights" in text
+
+
 def test_several_weights_are_drawn_side_by_side(invoke: Invoke) -> None:
     text = said(invoke(MLP, "--weights", "a.pt", "--weights", "b.pt", *FEW, "--out", "both"))
     assert "both/side-by-side.png" in text

@@ -574,6 +574,7 @@ def test_state_of_unknown_meaning_is_refused_by_name(
     ps.rescale_(network, c)  # without optimizer= it is the user's own responsibility
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # torch 2.8 in L-BFGS
 def test_lbfgs_is_refused_by_name() -> None:
     network, x = traced(), example_input(MLP)
     optimizer = torch.optim.LBFGS(network.model.parameters(), max_iter=3)

@@ -86,7 +86,9 @@ def landscape(
     ] = None,
     grid: Annotated[int, typer.Option(min=2, metavar="N", help="Points per axis.")] = 25,
     dims: Annotated[int, typer.Option(min=1, max=2, metavar="N", help="A line, or a plane.")] = 2,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random directions.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seed of random directions and of fresh weights.")
+    ] = 0,
     scale: Annotated[
         float | None,
         typer.Option(
@@ -113,8 +115,8 @@ def landscape(
 ) -> None:
     """Draw the loss on a line or a plane through a model.
 
-    Without weights, fresh random ones. Ctrl-C and SIGTERM keep what is computed; the same command
-    goes on from there.
+    Without weights, fresh random ones, the same for the same seed. Ctrl-C and SIGTERM keep what is
+    computed; the same command goes on from there.
 
     Examples:
         pathspace landscape mlp:64-32-10 --data digits --out around
@@ -130,6 +132,7 @@ def landscape(
     _check_extras()
     # What the model's own code prints does not belong among the results.
     with _ending_by_signals(), contextlib.redirect_stdout(sys.stderr):
+        torch.manual_seed(seed)  # of fresh weights, so that the same command goes on
         loaded, example = load_model(
             model,
             weights[0] if weights else None,
