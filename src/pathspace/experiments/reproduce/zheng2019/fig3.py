@@ -191,8 +191,8 @@ EXPERIMENT = Experiment(
                 epochs=20,
                 schedule="cosine",
             ),
-            jobs=72,
-            time="45 minutes on 2 cores",
+            jobs=76,
+            time="100 minutes on 2 cores",
         ),
     },
     paper=Preset(
