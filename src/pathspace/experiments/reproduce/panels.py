@@ -48,6 +48,8 @@ class Panel:
             ax, self.curves, self.x, self.y,
             log_x=self.log_x, log_y=self.log_y, markers=self.markers,
         )  # fmt: skip
+        if self.x == "epoch" and not self.log_x:
+            ax.xaxis.get_major_locator().set_params(integer=True)
         if self.ticks:
             name_ticks(ax, self.ticks)
         ax.set_title(self.title, fontsize=10, loc=self.title_at)

@@ -43,7 +43,7 @@ def curves_figure(name: str, panels: Mapping[str, Lines], caption: str) -> Figur
         accuracies = [accuracy_curve(arm, found) for arm, found in lines.items()]
         return [
             Panel(losses, "epoch", "training loss", title, log_y=True, finish=_plain_ticks),
-            Panel(accuracies, "epoch", "test accuracy (%)", title, finish=_whole_epochs),
+            Panel(accuracies, "epoch", "test accuracy (%)", title),
         ]
 
     count = len(next(iter(panels.values())))
@@ -107,13 +107,8 @@ def _ends(lines: Lines) -> str:
     return ", ".join(f"{arm} {accuracy(found)}" for arm, found in lines.items())
 
 
-def _whole_epochs(ax: Any) -> None:
-    ax.xaxis.get_major_locator().set_params(integer=True)
-
-
 def _plain_ticks(ax: Any) -> None:
     """Numbers instead of powers of ten where the axis spans less than one."""
-    _whole_epochs(ax)
     low, high = ax.get_ylim()
     if ax.get_yscale() == "log" and low > 0 and high / low < 30:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
