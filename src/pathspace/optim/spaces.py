@@ -73,7 +73,8 @@ class DiagonalSpace(Space):
         power = 2.0 if step.linear else 1.0
         if self.taken % self.every == 0 or power != self.power:
             self.measure(step, power)
-            given = [part for part in (*self.source, *self.target) if part is not None]
+            parts = (*self.source, *self.target)
+            given = [part for part in parts if part is not None and part.numel()]
             # Networks side by side must not end each other: there, this one loses its loss.
             if self.network.copies == 1 and given:
                 largest = torch.stack([part.amax().double() for part in given]).amax().item()
