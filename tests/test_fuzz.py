@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_broken_law_is_noticed_and_made_small(monkeypatch: pytest.MonkeyPatch)
     check(wrong, 0, Counter())
     right = laws.ps.trace
 
-    def mistaken(model, x, **options):  # type: ignore[no-untyped-def]
+    def mistaken(model: Any, x: Any, **options: Any) -> Any:
         for place, layer in enumerate(wrong.layers):
             if layer == Op("tanh") and len(model) == len(wrong.layers):
                 model[place].function, kept = (lambda x: x), model[place].function

@@ -2,7 +2,9 @@
 
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,8 +71,13 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     ],
 )
 def test_a_change_arrives_where_the_old_function_is_held(
-    module: types.ModuleType, old: str, new: str, call, before: float, after: float
-) -> None:  # type: ignore[no-untyped-def]
+    module: types.ModuleType,
+    old: str,
+    new: str,
+    call: Callable[[Any], float],
+    before: float,
+    after: float,
+) -> None:
     kept = module.plain, module.Thing
     assert call(module) == before
     assert SOURCE.count(old) == 1

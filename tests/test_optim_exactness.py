@@ -143,6 +143,18 @@ TOGETHER = [(rule, way, "together") for rule in RULES for way in WAYS]
 APART = [(rule, way, "apart") for rule in ("sgd", "adam") for way in WAYS if way[1] != "paper"]
 
 
+def step_both(count, fit, optimizer, explicit, reference):
+    """Take steps in the model's weights, and torch's in explicit coordinates."""
+    model, x, target = fit
+    for _ in range(count):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), target).backward()
+        optimizer.step()
+        reference.zero_grad()
+        F.mse_loss(functional_call(model, explicit(), (x,)), target).backward()
+        reference.step()
+
+
 @pytest.mark.parametrize(("rule", "way", "layout"), [*TOGETHER, *APART])
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
 def test_steps_are_those_of_torch_on_explicit_coordinates(case, rule, way, layout, monkeypatch):
@@ -162,13 +174,7 @@ def test_steps_are_those_of_torch_on_explicit_coordinates(case, rule, way, layou
         model.parameters(), **settings, network=network, skeleton=skeleton, metric=metric,
         roots=roots,
     )  # fmt: skip
-    for _ in range(4):
-        optimizer.zero_grad()
-        F.mse_loss(model(x), target).backward()
-        optimizer.step()
-        reference.zero_grad()
-        F.mse_loss(functional_call(model, explicit(), (x,)), target).backward()
-        reference.step()
+    step_both(4, (model, x, target), optimizer, explicit, reference)
     found, expected = network.state(), explicit()
     if layout == "apart":  # what enters a unit may have moved in place of what leaves it
         found, expected = explicit.basis.values(found), explicit.basis.values(expected)
@@ -213,13 +219,7 @@ def test_steps_of_batch_norms_are_those_of_torch_on_explicit_coordinates(
     target = torch.linspace(-1, 1, 7 * 2, dtype=x.dtype).view(7, 2)
     reference = torchs([explicit.x], **settings)
     optimizer = ours(model.parameters(), **settings, network=network, skeleton=choice, roots=roots)
-    for _ in range(3):
-        optimizer.zero_grad()
-        F.mse_loss(model(x), target).backward()
-        optimizer.step()
-        reference.zero_grad()
-        F.mse_loss(functional_call(model, explicit(), (x,)), target).backward()
-        reference.step()
+    step_both(3, (model, x, target), optimizer, explicit, reference)
     expected = explicit()
     for key, parameter in network.parameters().items():
         found = parameter.detach()

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -81,7 +82,7 @@ class Tests:
         reach = Reach()
         for path, names in by_file.items():
             if not kept(path).is_file():
-                code, said = _in_child(lambda: self._measure(names, files, kept(path)))  # noqa: B023
+                code, said = _in_child(partial(self._measure, names, files, kept(path)))
                 if code:
                     raise RuntimeError(f"{path.name} ended with code {code}: {said}")
             reach.add(Reach.load(kept(path)))
@@ -106,7 +107,7 @@ class Tests:
         names = reach.tests(mutant.file, mutant.lines)
         while True:
             tests = [name for name in names if name in self.items]
-            code, said = _in_child(lambda: self._try(mutant, tests, reach, seconds))  # noqa: B023
+            code, said = _in_child(partial(self._try, mutant, tests, reach, seconds))
             if code in (-signal.SIGPROF, -signal.SIGALRM):
                 return Outcome("timed out", tests=len(tests))
             if code == 1:
@@ -123,7 +124,7 @@ class Tests:
         try:
             if not transplant(_module(mutant.file), mutant.source):
                 return "left out"
-        except Exception as error:
+        except Exception as error:  # a mistake may raise anything; whatever it is, it is noticed
             return f"killed: {type(error).__name__} at import"
         signal.alarm(PATIENCE)
         start = time.process_time()

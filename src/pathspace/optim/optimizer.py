@@ -181,8 +181,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
                 if step.states[place]:
                     self.state[leaf.parameter]["step"].sub_(1)
         step.undo()
-        if step.space is not None:
-            self.space.load_state_dict(step.space)
+        if step.space_before is not None:
+            self.space.load_state_dict(step.space_before)
         raise self.space.out_of_range()
 
     _begin_eagerly, _end_eagerly = _disable_dynamo(_begin), _disable_dynamo(_end)

@@ -107,7 +107,7 @@ class Step:
         self.resting: Tensor | None = None
         self._held: list[tuple[Tensor, Tensor]] = []
         self._kept: list[tuple[Tensor, Tensor]] = []
-        self.space: dict[str, Any] | None = None
+        self.space_before: dict[str, Any] | None = None
 
     def rest(self, copies: int) -> bool:
         """Let those of several networks rest whose gradients are not finite; if not all are such.
@@ -139,7 +139,7 @@ class Step:
 
     def keep(self, space: dict[str, Any] | None) -> None:
         """Remember all weights and states, and the state of the space, to undo the step."""
-        self.space = space
+        self.space_before = space
         self._kept = [(matrix, matrix.clone()) for matrix in self._matrices()]
 
     def is_in_range(self) -> bool:
