@@ -230,7 +230,7 @@ class _Forward(Sums):
         named, shifts = ([leaf for _, leaf in self.leaves], [leaf for leaf, _ in self.folds])
         tensors = [self.token, *named, *shifts]
         gradients: Sequence[Tensor | None] = torch.autograd.grad(total, tensors, allow_unused=True)
-        for (name, _), gradient in zip(self.leaves, gradients[1:], strict=False):
+        for (name, _), gradient in zip(self.leaves, gradients[1 : 1 + len(named)], strict=True):
             if gradient is not None:
                 self.found[name].append((gradient,))
         slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
