@@ -1,6 +1,7 @@
 """The package as it is installed: what it needs, which version it says it is, how it starts."""
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -95,3 +96,18 @@ def test_module_shows_help() -> None:
     assert result.returncode == 0, result.stderr
     assert "usage" in result.stdout.lower()
     assert "inspect" in result.stdout
+
+
+def test_what_commands_leave_is_not_spelled(tmp_path: Path) -> None:
+    """``make test`` passes after ``make demo``, whose page has pictures that look like words."""
+    codespell = Path(sys.executable).with_name("codespell")
+    if not codespell.exists():
+        pytest.skip("codespell is not installed; `pip install -e '.[dev]'` brings it")
+    shutil.copy(SRC.parent / "pyproject.toml", tmp_path)
+    wrong = "rec" + "ieve"  # in two parts, or this file would be found
+    for name in ("pathspace-demo/report.html", "reproductions/report.html", "a/landscape.html"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(wrong)
+    assert subprocess.run([codespell], cwd=tmp_path, check=False).returncode == 0
+    (tmp_path / "notes.md").write_text(wrong)
+    assert subprocess.run([codespell], cwd=tmp_path, check=False).returncode != 0
