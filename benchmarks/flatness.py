@@ -18,8 +18,8 @@ import pathspace as ps
 from pathspace.bench import Measurement, interleaved
 from pathspace.evaluation import Objective
 from pathspace.experiments import models
-from pathspace.flatness import PathCoordinates, WeightCoordinates, flatness, trace_flatness
-from pathspace.flatness.sampling import random_probes
+from pathspace.flatnesses import PathCoordinates, WeightCoordinates, flatness, trace_flatness
+from pathspace.flatnesses.sampling import random_probes
 
 PROBES = 20
 OPTIONS = {"method": "hutchinson", "rtol": 0.0, "max_probes": PROBES}

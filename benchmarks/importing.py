@@ -1,6 +1,8 @@
-"""How long `import pathspace` takes, against `import torch` alone.
+"""How long pathspace takes to import, against `import torch` alone.
 
-Each import is a Python process of its own, from start to end.
+Each import is a Python process of its own, from start to end. Names are imported when they are
+first used, so that `import pathspace` by itself says little: the goal is for the core, which is
+tracing, rescaling, path norms and optimizers.
 """
 
 import subprocess
@@ -8,17 +10,30 @@ import sys
 
 from pathspace.bench import Measurement, interleaved
 
+USES = {
+    "import torch": "import torch",
+    "import pathspace": "import torch, pathspace",
+    "the core": "import torch; from pathspace import optim, path_norm, rescale_, trace",
+    "every name": "import torch; from pathspace import *",
+}
+
 
 def measure(repeats: int) -> list[Measurement]:
     def process(code: str) -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
 
-    names = ("torch", "pathspace")
-    tasks = {name: lambda name=name: process(f"import {name}") for name in names}
-    seconds = interleaved({"nothing": lambda: process(""), **tasks}, repeats)
-    ratio = seconds["pathspace"] / seconds["torch"]
+    codes = {"Python alone": "", **USES}
+    seconds = interleaved(
+        {name: lambda code=code: process(code) for name, code in codes.items()}, repeats
+    )
+    torch = seconds["import torch"]
     return [
-        Measurement("import pathspace", ratio, "× import torch", 1.15),
-        Measurement("import torch", seconds["torch"], "s"),
-        Measurement("Python alone", seconds["nothing"], "s"),
+        *(
+            Measurement(
+                name, seconds[name] / torch, "× import torch", 1.15 if name == "the core" else None
+            )
+            for name in list(USES)[1:]
+        ),
+        Measurement("import torch", torch, "s"),
+        Measurement("Python alone", seconds["Python alone"], "s"),
     ]

@@ -15,10 +15,10 @@ import pathspace as ps
 from pathspace.bench import Measurement, interleaved
 from pathspace.evaluation import Objective
 from pathspace.experiments import models
-from pathspace.landscape import landscape
-from pathspace.landscape.chart import Coordinates
-from pathspace.landscape.directions import random_directions
-from pathspace.landscape.strategies import PointByPoint
+from pathspace.losslandscape import landscape
+from pathspace.losslandscape.chart import Coordinates
+from pathspace.losslandscape.directions import random_directions
+from pathspace.losslandscape.strategies import PointByPoint
 
 SPACES = ("paths", "weights")
 PAPERS = {"skeleton": "modulo", "scale": 0.05}

@@ -13,7 +13,7 @@ from benchmarks.landscape import PAPERS, SPACES, setting
 
 from pathspace.bench import Measurement, interleaved
 from pathspace.experiments import data
-from pathspace.landscape import landscape
+from pathspace.losslandscape import landscape
 
 ON_REQUEST = "a quarter of an hour on CIFAR-10; `landscape` estimates the same on 250 images"
 POINTS, SMALL, LARGE = 625, 3, 5

@@ -57,7 +57,7 @@ LAYERS = (
     Layer(
         "Gradients",
         "what needs data or a loss",
-        ("optim", "flatness", "landscape", "performance", "evaluation"),
+        ("optim", "flatnesses", "losslandscape", "performance", "evaluation"),
     ),
     Layer(
         "Weights",
@@ -91,7 +91,7 @@ LAYERS = (
             "scaleloops",
             "scalelinear",
             "scaleflow",
-            "rescaling",
+            "rescalings",
             "weightgraph",
         ),
     ),
@@ -99,7 +99,7 @@ LAYERS = (
     Layer(
         "Ground",
         "knows no network",
-        ("plot", "page", "entries", "tables", "progress", "citation", "durable", "errors"),
+        ("plot", "page", "entries", "tables", "progress", "citing", "durable", "errors"),
     ),
 )
 

@@ -21,7 +21,7 @@ from pathspace.cli.application import application
 from pathspace.experiments.executors import compute
 from pathspace.experiments.reproduce import Claim, Experiment, Findings, Plan, Preset, registry
 from pathspace.experiments.store import Lock, unpack
-from pathspace.landscape import partial, strategies
+from pathspace.losslandscape import partial, strategies
 from trials import contents, end_of, small
 
 NO_SERVER = 99  # the server of the workers died of a command that was killed while it asked it

@@ -17,7 +17,7 @@ from torch import nn
 import pathspace as ps
 from browser import CHROMIUM, MISSING, NARROW, WIDE, Browser, Tab
 from pages import EVIL, every_block
-from pathspace.landscape import Landscape, landscape
+from pathspace.losslandscape import Landscape, landscape
 from pathspace.measuring import measure
 from pathspace.page import (
     Code,

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 import pathspace as ps
-from pathspace.citation import LIBRARY, WORKS, UnknownCitation
+from pathspace.citing import LIBRARY, WORKS, UnknownCitation
 from pathspace.cli.application import application
 from pathspace.experiments.reproduce import PAPERS
 

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import pathspace.cli.completion as completion
-from pathspace.citation import WORKS
+from pathspace.citing import WORKS
 from pathspace.cli.application import COMMANDS, application
 from pathspace.cli.data import COMMANDS as DATA_COMMANDS
 from pathspace.cli.help import examples, help_text

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 import pathspace as ps
 from pathspace.cli.application import application
 from pathspace.experiments import data, models
-from pathspace.landscape import Landscape, landscape
-from pathspace.landscape.strategies import ManyPoints
+from pathspace.losslandscape import Landscape, landscape
+from pathspace.losslandscape.strategies import ManyPoints
 
 MLP = "mlp:64-12-10"
 FEW = ("--data", "digits", "--limit", "40", "--grid", "5")
@@ -124,11 +124,11 @@ def test_interrupted_command_goes_on(invoke: Invoke, monkeypatch: pytest.MonkeyP
         return losses(self, points)
 
     def in_small_steps(*arguments: Any) -> Any:
-        from pathspace.landscape.strategies import choose_strategy
+        from pathspace.losslandscape.strategies import choose_strategy
 
         return choose_strategy(*arguments[:-1], 4)
 
-    computing = sys.modules["pathspace.landscape.computing"]  # `ps.landscape` is the function
+    computing = sys.modules["pathspace.losslandscape.computing"]  # `ps.landscape` is the function
     monkeypatch.setattr(computing, "choose_strategy", in_small_steps)
     with monkeypatch.context() as patch:
         patch.setattr(ManyPoints, "losses", interrupted)

@@ -26,7 +26,7 @@ from pathspace.experiments.reproduce.progress import Lines
 from pathspace.experiments.store import Damaged, Lock, StoreError, TrialStore, environment
 from pathspace.experiments.together import train_together
 from pathspace.experiments.training import Training, TrialInterrupted, train
-from pathspace.landscape import Landscape
+from pathspace.losslandscape import Landscape
 from test_data_loading import IMAGES, official, write_small
 from trials import SAME, contents, die, end_of, fork, small
 

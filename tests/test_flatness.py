@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import pathspace as ps
 from cases import CASES, mlp
 from pathspace.evaluation import Objective
-from pathspace.flatness import PathCoordinates, WeightCoordinates, flatness
-from pathspace.flatness.ball import project
-from pathspace.flatness.derivatives import losses
-from pathspace.flatness.expected import log_kept, perturbations
+from pathspace.flatnesses import PathCoordinates, WeightCoordinates, flatness
+from pathspace.flatnesses.ball import project
+from pathspace.flatnesses.derivatives import losses
+from pathspace.flatnesses.expected import log_kept, perturbations
 
 KINDS = {
     "ball": {"steps": 10, "restarts": 2},
@@ -89,9 +89,9 @@ def test_the_method_follows_the_size(monkeypatch):
     network, data = classifier(10, 30, 10, samples=5)  # 610 paths
     options = {"kind": "trace", "max_probes": 40}
     assert flatness(network, F.cross_entropy, data, **options).details["method"] == "hutch++"
-    monkeypatch.setattr(sys.modules["pathspace.flatness.trace"], "BLOCK", 6000)
+    monkeypatch.setattr(sys.modules["pathspace.flatnesses.trace"], "BLOCK", 6000)
     assert flatness(network, F.cross_entropy, data, **options).details["method"] == "hutchinson"
-    monkeypatch.setattr(sys.modules["pathspace.flatness.trace"], "SMALL", 610)
+    monkeypatch.setattr(sys.modules["pathspace.flatnesses.trace"], "SMALL", 610)
     assert flatness(network, F.cross_entropy, data, **options).details["method"] == "exact"
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import pathspace as ps
 from cases import conv, mlp
-from pathspace.flatness import (
+from pathspace.flatnesses import (
     PathCoordinates,
     ball_bound,
     error_rate,

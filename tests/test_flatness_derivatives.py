@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import pathspace as ps
 from cases import CASES
 from pathspace.evaluation import Objective
-from pathspace.flatness import PathCoordinates, WeightCoordinates
-from pathspace.flatness.derivatives import (
+from pathspace.flatnesses import PathCoordinates, WeightCoordinates
+from pathspace.flatnesses.derivatives import (
     block_sizes,
     gradients,
     hessian_products,
@@ -112,7 +112,7 @@ def test_many_directions_do_not_need_much_memory_at_once(monkeypatch):
     z = torch.randn(7, len(coordinates)).double()
     together = quadratic_forms(objective, coordinates, z)[1]
     monkeypatch.setattr(
-        sys.modules["pathspace.flatness.derivatives"], "BLOCK", 2 * coordinates.graph.m
+        sys.modules["pathspace.flatnesses.derivatives"], "BLOCK", 2 * coordinates.graph.m
     )
     passes = []
     original = objective.batches

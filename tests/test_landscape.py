@@ -21,7 +21,7 @@ import pathspace as ps
 from cases import CASES, Case, mlp
 from pathspace.durable.errors import Busy
 from pathspace.evaluation import Objective
-from pathspace.landscape import (
+from pathspace.losslandscape import (
     Landscape,
     Towards,
     Trajectory,
@@ -30,9 +30,9 @@ from pathspace.landscape import (
     landscapes,
     strategies,
 )
-from pathspace.landscape.chart import Coordinates
-from pathspace.landscape.directions import filter_normalized, random_directions
-from pathspace.landscape.program import GridProgram
+from pathspace.losslandscape.chart import Coordinates
+from pathspace.losslandscape.directions import filter_normalized, random_directions
+from pathspace.losslandscape.program import GridProgram
 from pathspace.plot.landscape import side_by_side
 from pathspace.plot.pages import write_html
 from pathspace.plot.surfaces import surface

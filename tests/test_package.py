@@ -1,12 +1,15 @@
 """The package as it is installed: what it needs, which version it says it is, how it starts."""
 
+import ast
 import importlib.util
+import pkgutil
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import distribution, version
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
@@ -83,6 +86,34 @@ def test_torch_only_interpreter_lacks_the_extras(run_with_torch_only: Run, modul
     result = run_with_torch_only(f"import {module}")
     assert result.returncode != 0
     assert f"No module named '{module}'" in result.stderr
+
+
+def test_type_checkers_see_the_names_that_are_there() -> None:
+    stub = ast.parse((SRC / "pathspace" / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
+    (names,) = [
+        ast.literal_eval(node.value)
+        for node in stub.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert names == pathspace.__all__ == sorted(homes)
+    for name, home in homes.items():
+        assert getattr(pathspace, name) is getattr(importlib.import_module(str(home)), name)
+
+
+def test_no_public_name_is_also_a_module() -> None:
+    # Importing the module would put it in the place of the function.
+    modules = {module.name for module in pkgutil.iter_modules(pathspace.__path__)}
+    both = {name for name in pathspace.__all__ if name in modules}
+    assert both == {name for name in both if isinstance(getattr(pathspace, name), ModuleType)}
+    assert both >= {"optim", "bounds"}
+
+
+def test_names_are_listed_and_unknown_ones_refused() -> None:
+    assert set(pathspace.__all__) <= set(dir(pathspace))
+    with pytest.raises(AttributeError, match="has no attribute 'path_norn'"):
+        pathspace.path_norn  # noqa: B018
 
 
 def test_metadata_version_is_the_packages() -> None:

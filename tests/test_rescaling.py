@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pathspace as ps
 from architectures import Act, BatchNorm, Flatten, Map, Pool, Residual, Spec, build, example_input
-from pathspace.rescaling import Factors
+from pathspace.rescalings import Factors
 
 MLP = Spec((3,), (Map(4), Act(), Map(5), Act(), Map(2)))
 CNN = Spec(

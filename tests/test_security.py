@@ -45,7 +45,7 @@ from pathspace.experiments.store import Damaged, Record, TrialStore, pack, unpac
 from pathspace.experiments.store.states import BLANK, FIELD
 from pathspace.experiments.training import Trial, train
 from pathspace.experiments.training.errors import TrialError
-from pathspace.landscape import Landscape
+from pathspace.losslandscape import Landscape
 from pathspace.page import render
 from pathspace.summary import read_runs, summarize
 
@@ -590,6 +590,7 @@ NEEDED = {  # a call, and the keyword without which it would be dangerous
     "np.load": ("allow_pickle", False),
 }
 IMPORTING = {  # who imports by name, and whose names these are
+    "__init__.py": "modules of this package",
     "experiments/loading.py": "what the user wrote as package.module:name",
     "experiments/executors/computation.py": "functions that the program itself handed in",
     "experiments/reproduce/registry.py": "modules of this package",

@@ -25,7 +25,7 @@ from pages import EVIL
 from pathspace.cli.application import application
 from pathspace.experiments import training
 from pathspace.experiments.store import TrialStore
-from pathspace.landscape import Landscape, landscape
+from pathspace.losslandscape import Landscape, landscape
 from pathspace.measuring import measure
 from pathspace.page import Curves, DataTable, Details, Image, Section, Surface, render
 from pathspace.page.downloads import csv_text

@@ -1,151 +1,57 @@
-"""pathspace: the positively scale-invariant geometry of ReLU networks, for PyTorch."""
+"""pathspace: the positively scale-invariant geometry of ReLU networks, for PyTorch.
 
-from pathspace import bounds, generalized, optim
-from pathspace.balancing import balance, balance_
-from pathspace.basis import BasisPaths
-from pathspace.citation import citation
-from pathspace.contributions import PathContributions, path_contributions
-from pathspace.enumeration import (
-    count_paths,
-    output_from_paths,
-    path_activations,
-    path_values,
-    paths,
-    structure_matrix,
-    structure_rank,
-)
-from pathspace.equivalence import Verdict, are_equivalent
-from pathspace.errors import (
-    OutOfRange,
-    PathspaceError,
-    RescalingError,
-    TraceError,
-    UnsupportedOperation,
-)
-from pathspace.flatness import (
-    Flatness,
-    ball_bound,
-    error_rate,
-    flatness,
-    pac_bayes,
-    path_balance,
-)
-from pathspace.flow import NoPathSum, Slope, path_slopes
-from pathspace.gauge import gauge_, skeleton_init_
-from pathspace.landscape import Landscape, Towards, Trajectory, landscape, landscapes
-from pathspace.measures import Measure, Reading, UnknownMeasure
-from pathspace.measuring import measure, self_check
-from pathspace.network import Edge, Network, Normalization, Space
-from pathspace.norms import BasisPathNorm, basis_path_norm, path_norm
-from pathspace.penalties import BasisPathPenalty, PathNormPenalty, Penalty
-from pathspace.placement import PlacementError
-from pathspace.report import Comparison, Report, compare
-from pathspace.rescaling import (
-    Rescaling,
-    carry_gradients,
-    compose,
-    identity,
-    inverse,
-    random_rescaling,
-    rescale,
-    rescale_,
-    rescaling,
-    unbalanced_rescaling,
-)
-from pathspace.selfcheck import SelfCheck
-from pathspace.skeleton import Skeleton, SkeletonError, choose_skeleton
-from pathspace.spectral import spectral_complexity, spectral_norm, spectral_norms
-from pathspace.tracing import trace
-from pathspace.weightnorms import (
-    group_norm,
-    margins,
-    max_norm,
-    norm_21,
-    weight_norm,
-)
+A name is imported when it is first used, so that a program pays for the parts it works with.
+`__init__.pyi` says the same to type checkers and editors.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BasisPathNorm",
-    "BasisPathPenalty",
-    "BasisPaths",
-    "Comparison",
-    "Edge",
-    "Flatness",
-    "Landscape",
-    "Measure",
-    "Network",
-    "NoPathSum",
-    "Normalization",
-    "OutOfRange",
-    "PathContributions",
-    "PathNormPenalty",
-    "PathspaceError",
-    "Penalty",
-    "PlacementError",
-    "Reading",
-    "Report",
-    "Rescaling",
-    "RescalingError",
-    "SelfCheck",
-    "Skeleton",
-    "SkeletonError",
-    "Slope",
-    "Space",
-    "Towards",
-    "TraceError",
-    "Trajectory",
-    "UnknownMeasure",
-    "UnsupportedOperation",
-    "Verdict",
-    "are_equivalent",
-    "balance",
-    "balance_",
-    "ball_bound",
-    "basis_path_norm",
-    "bounds",
-    "carry_gradients",
-    "choose_skeleton",
-    "citation",
-    "compare",
-    "compose",
-    "count_paths",
-    "error_rate",
-    "flatness",
-    "gauge_",
-    "generalized",
-    "group_norm",
-    "identity",
-    "inverse",
-    "landscape",
-    "landscapes",
-    "margins",
-    "max_norm",
-    "measure",
-    "norm_21",
-    "optim",
-    "output_from_paths",
-    "pac_bayes",
-    "path_activations",
-    "path_balance",
-    "path_contributions",
-    "path_norm",
-    "path_slopes",
-    "path_values",
-    "paths",
-    "random_rescaling",
-    "rescale",
-    "rescale_",
-    "rescaling",
-    "self_check",
-    "skeleton_init_",
-    "spectral_complexity",
-    "spectral_norm",
-    "spectral_norms",
-    "structure_matrix",
-    "structure_rank",
-    "trace",
-    "unbalanced_rescaling",
-    "weight_norm",
-]
+_MODULES = ("bounds", "generalized", "optim")
+_NAMES = {
+    "balancing": "balance balance_",
+    "basis": "BasisPaths",
+    "citing": "citation",
+    "contributions": "PathContributions path_contributions",
+    "enumeration": """count_paths output_from_paths path_activations path_values paths
+        structure_matrix structure_rank""",
+    "equivalence": "Verdict are_equivalent",
+    "errors": "OutOfRange PathspaceError RescalingError TraceError UnsupportedOperation",
+    "flatnesses": "Flatness ball_bound error_rate flatness pac_bayes path_balance",
+    "flow": "NoPathSum Slope path_slopes",
+    "gauge": "gauge_ skeleton_init_",
+    "losslandscape": "Landscape Towards Trajectory landscape landscapes",
+    "measures": "Measure Reading UnknownMeasure",
+    "measuring": "measure self_check",
+    "network": "Edge Network Normalization Space",
+    "norms": "BasisPathNorm basis_path_norm path_norm",
+    "penalties": "BasisPathPenalty PathNormPenalty Penalty",
+    "placement": "PlacementError",
+    "report": "Comparison Report compare",
+    "rescalings": """Rescaling carry_gradients compose identity inverse random_rescaling rescale
+        rescale_ rescaling unbalanced_rescaling""",
+    "selfcheck": "SelfCheck",
+    "skeleton": "Skeleton SkeletonError choose_skeleton",
+    "spectral": "spectral_complexity spectral_norm spectral_norms",
+    "tracing": "trace",
+    "weightnorms": "group_norm margins max_norm norm_21 weight_norm",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted([*_MODULES, *_HOMES])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value  # found without this function from now on
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

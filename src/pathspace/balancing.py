@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pathspace.network import Edge, Network
 from pathspace.perron import ScaleMatrix
-from pathspace.rescaling import Rescaling, rescale_
+from pathspace.rescalings import Rescaling, rescale_
 
 
 def balance(network: Network, p: float = 2.0) -> Rescaling:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pathspace.errors import PathspaceError
 from pathspace.network import Network
-from pathspace.rescaling import Rescaling
+from pathspace.rescalings import Rescaling
 from pathspace.signedlogs import (
     inverse,
     log_product,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathspace.basis import BasisPaths
 from pathspace.network import Network
-from pathspace.rescaling import Rescaling
+from pathspace.rescalings import Rescaling
 
 
 @dataclass(frozen=True)

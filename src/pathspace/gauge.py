@@ -6,7 +6,7 @@ import torch
 
 from pathspace.basis import BasisPaths
 from pathspace.network import Network
-from pathspace.rescaling import rescale_
+from pathspace.rescalings import rescale_
 from pathspace.skeleton import Choice, Skeleton
 
 

@@ -20,7 +20,7 @@ from pathspace.network import Network, Streams
 from pathspace.performance import Performance, performance
 from pathspace.progress import Step, progress_bar
 from pathspace.report import Report
-from pathspace.rescaling import random_rescaling, rescale
+from pathspace.rescalings import random_rescaling, rescale
 from pathspace.selfcheck import SelfCheck
 from pathspace.skeleton import Choice, Skeleton
 from pathspace.tracing import trace

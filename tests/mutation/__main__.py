@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SOURCE = Path(pathspace.__file__).parent
 MUTATED = """
-    network rescaling basis basisgradients skeleton weightgraph enumeration norms generalized flow
+    network rescalings basis basisgradients skeleton weightgraph enumeration norms generalized flow
     optim
 """.split()
 # The tests that are made for these modules; those that train, draw or print are left out.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pathspace.citation import WORKS, citation
+from pathspace.citing import WORKS, citation
 from pathspace.cli.completion import citations
 
 

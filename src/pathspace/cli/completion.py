@@ -99,7 +99,7 @@ def benchmarks(incomplete: str) -> Offers:
 
 def citations(incomplete: str) -> Offers:
     """What can be cited."""
-    from pathspace.citation import WORKS
+    from pathspace.citing import WORKS
 
     return _offers(((key, work.title) for key, work in WORKS.items()), incomplete)
 

@@ -38,9 +38,9 @@ from pathspace.experiments.data import load
 from pathspace.experiments.fitting import fit_data
 from pathspace.experiments.loading import load_model, load_weights
 from pathspace.experiments.training.interruption import raising
-from pathspace.landscape import Landscape, Towards, Trajectory, landscapes
-from pathspace.landscape import landscape as one_landscape
-from pathspace.landscape.directions import Directions
+from pathspace.losslandscape import Landscape, Towards, Trajectory, landscapes
+from pathspace.losslandscape import landscape as one_landscape
+from pathspace.losslandscape.directions import Directions
 from pathspace.network import Network
 from pathspace.tracing import trace
 

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from pathspace.landscape import Landscape
-from pathspace.landscape.partial import NAME as PARTIAL
+from pathspace.losslandscape import Landscape
+from pathspace.losslandscape.partial import NAME as PARTIAL
 
 
 @contextlib.contextmanager

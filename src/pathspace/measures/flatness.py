@@ -7,9 +7,9 @@ from functools import partial
 import torch
 
 from pathspace.errors import PathspaceError
-from pathspace.flatness.coordinates import Space
-from pathspace.flatness.measure import flatness
-from pathspace.flatness.result import Kind
+from pathspace.flatnesses.coordinates import Space
+from pathspace.flatnesses.measure import flatness
+from pathspace.flatnesses.result import Kind
 from pathspace.measures.measure import Measure, Reading, Subject
 
 FLATNESS = "flatness"

@@ -12,7 +12,7 @@ from torch import Tensor
 from pathspace.errors import PathspaceError
 
 if TYPE_CHECKING:
-    from pathspace.landscape import Landscape
+    from pathspace.losslandscape import Landscape
 
 MODEL = "#d55e00"  # on blue and yellow, Okabe and Ito's vermilion is seen by all
 SPACES = {"paths": "basis-path space", "weights": "weight space"}

@@ -20,7 +20,7 @@ from pathspace.plot.heights import (
 )
 
 if TYPE_CHECKING:
-    from pathspace.landscape import Landscape
+    from pathspace.losslandscape import Landscape
 
 COLOURS = "cividis"  # made for colour-blind people, and of rising lightness
 OTHER = "#ffffff"
@@ -148,7 +148,7 @@ def side_by_side(landscapes: Sequence[Landscape], *, log: bool = False) -> Any:
     """Draw several landscapes, surfaces above contour maps, on one scale of heights and colours.
 
     Args:
-        landscapes: see :func:`pathspace.landscape.landscapes`.
+        landscapes: see :func:`pathspace.landscapes`.
         log: draw the logarithm of the losses.
 
     Returns:

@@ -25,7 +25,7 @@ from pathspace.plot.heights import SPACES, loss_label
 from pathspace.plot.surfaces import surface
 
 if TYPE_CHECKING:
-    from pathspace.landscape import Landscape
+    from pathspace.losslandscape import Landscape
 
 ABREAST = 2  # surfaces side by side; each holds a drawing context, of which browsers have few
 

@@ -19,7 +19,7 @@ from pathspace.plot.heights import (
 )
 
 if TYPE_CHECKING:
-    from pathspace.landscape import Landscape
+    from pathspace.losslandscape import Landscape
 
 
 def surface(landscapes: Sequence[Landscape], *, log: bool = False) -> Any:

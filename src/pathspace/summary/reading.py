@@ -15,8 +15,8 @@ from pathspace.errors import PathspaceError
 from pathspace.experiments.store import Record, TrialStore, read_record
 from pathspace.experiments.store.records import CONFIG, METRICS, RESULT
 from pathspace.experiments.store.store import MARKER, RUNNING, StoreWarning
-from pathspace.landscape import Landscape
-from pathspace.landscape.result import ABOUT
+from pathspace.losslandscape import Landscape
+from pathspace.losslandscape.result import ABOUT
 from pathspace.report import Report
 from pathspace.summary.groups import flatten
 

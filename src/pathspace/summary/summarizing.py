@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pathspace import __version__
-from pathspace.landscape import Landscape
+from pathspace.losslandscape import Landscape
 from pathspace.page import Block, Bullets, Code, Details, Page, Paragraph, Section
 from pathspace.page.downloads import json_text
 from pathspace.plot.pages import landscape_blocks, landscape_data

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from pathspace.experiments.demo.settings import OPTIMIZERS, STARTS, Start
 from pathspace.experiments.demo.trainings import Trainings
-from pathspace.flatness import Flatness, flatness
-from pathspace.flatness.coordinates import Space
-from pathspace.landscape import Landscape, landscapes
+from pathspace.flatnesses import Flatness, flatness
+from pathspace.flatnesses.coordinates import Space
+from pathspace.losslandscape import Landscape, landscapes
 from pathspace.measuring import measure
 from pathspace.progress import Step
 from pathspace.tracing import trace

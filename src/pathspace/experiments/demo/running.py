@@ -18,8 +18,8 @@ from pathspace.experiments.demo.inspecting import (
 from pathspace.experiments.demo.settings import FULL, OPTIMIZERS, STARTS, Settings
 from pathspace.experiments.demo.trainings import Trainings, train_all
 from pathspace.experiments.store.environment import environment
-from pathspace.flatness.coordinates import Space
-from pathspace.landscape import Landscape
+from pathspace.flatnesses.coordinates import Space
+from pathspace.losslandscape import Landscape
 from pathspace.progress import progress_bar
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathspace.experiments.demo.inspecting import MEASURES, SPACES, Look
 from pathspace.experiments.demo.settings import CONTROL, INVARIANT, OPTIMIZERS, STARTS, Settings
 from pathspace.experiments.demo.trainings import Difference, Trainings
-from pathspace.flatness import Flatness
+from pathspace.flatnesses import Flatness
 from pathspace.tables import NOTHING, Column, Row, Table
 
 BEST, COMMON = "at the best rate", "at the same rate"

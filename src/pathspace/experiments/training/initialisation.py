@@ -19,7 +19,7 @@ from pathspace.experiments.training.errors import TrialError
 from pathspace.experiments.training.naming import build
 from pathspace.gauge import skeleton_init_
 from pathspace.network import Network
-from pathspace.rescaling import rescale_, unbalanced_rescaling
+from pathspace.rescalings import rescale_, unbalanced_rescaling
 
 
 @dataclass(frozen=True)

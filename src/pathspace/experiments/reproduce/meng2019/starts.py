@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from pathspace.experiments.models import build, example_input
 from pathspace.gauge import skeleton_init_
 from pathspace.network import Network
-from pathspace.rescaling import random_rescaling, rescale_
+from pathspace.rescalings import random_rescaling, rescale_
 from pathspace.tracing import trace
 
 

@@ -17,7 +17,7 @@ from pathspace.experiments.training import Outcome
 from pathspace.experiments.training.optimizers import make_optimizer
 from pathspace.plot.backend import pyplot
 from pathspace.plot.measures import INK
-from pathspace.rescaling import rescale_
+from pathspace.rescalings import rescale_
 from pathspace.tracing import trace
 
 STARTS = ("balanced", "unbalanced")

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from pathspace.experiments.reproduce.yi2019.trained import SKELETON, trained
 from pathspace.experiments.training import Outcome
-from pathspace.flatness import PathCoordinates, ball_bound, error_rate, pac_bayes
-from pathspace.flatness.measure import flatness
+from pathspace.flatnesses import PathCoordinates, ball_bound, error_rate, pac_bayes
+from pathspace.flatnesses.measure import flatness
 
 PRIORS = ("zero", "start")
 

@@ -28,10 +28,10 @@ from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES, Effort,
 from pathspace.experiments.reproduce.yi2019.measuring import change_of_outputs
 from pathspace.experiments.reproduce.yi2019.trained import Trained, trained
 from pathspace.experiments.training import Outcome
-from pathspace.flatness import WeightCoordinates
-from pathspace.flatness.coordinates import unflat
-from pathspace.flatness.derivatives import quadratic_forms
-from pathspace.rescaling import rescale, rescaling
+from pathspace.flatnesses import WeightCoordinates
+from pathspace.flatnesses.coordinates import unflat
+from pathspace.flatnesses.derivatives import quadratic_forms
+from pathspace.rescalings import rescale, rescaling
 
 
 def driven(

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pathspace.experiments.reproduce.yi2019.trained import Trained
-from pathspace.flatness.coordinates import Space
-from pathspace.flatness.measure import flatness
-from pathspace.flatness.result import Flatness, Kind
-from pathspace.flatness.trace import Method
+from pathspace.flatnesses.coordinates import Space
+from pathspace.flatnesses.measure import flatness
+from pathspace.flatnesses.result import Flatness, Kind
+from pathspace.flatnesses.trace import Method
 
 KINDS: tuple[Kind, ...] = ("ball", "trace", "expected")
 SPACES: dict[Space, str] = {"paths": "PSI", "weights": "weight"}
@@ -48,7 +48,7 @@ class Effort:
     weight_sigma: float = 0.01
 
     def options(self, kind: Kind, space: Space) -> dict[str, Any]:
-        """Of :func:`pathspace.flatness.flatness`."""
+        """Of :func:`pathspace.flatness`."""
         paths = space == "paths"
         if kind == "ball":
             epsilon = self.epsilon if paths else self.weight_epsilon
@@ -75,7 +75,7 @@ def flatness_of(
         space: that of basis-path values, or of the weights.
         kind: of flatness.
         state: other weights than its own.
-        options: further ones of :func:`pathspace.flatness.flatness`.
+        options: further ones of :func:`pathspace.flatness`.
     """
     return flatness(
         one.network,

@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES, Effort, flatness_of
 from pathspace.experiments.reproduce.yi2019.trained import CHUNK, SKELETON, Trained, trained
 from pathspace.experiments.training import Outcome
-from pathspace.flatness import PathCoordinates
-from pathspace.flatness.coordinates import Space
-from pathspace.flatness.paths import KEPT
-from pathspace.flatness.result import Kind
-from pathspace.landscape import Landscape, landscapes
-from pathspace.rescaling import random_rescaling, rescale
+from pathspace.flatnesses import PathCoordinates
+from pathspace.flatnesses.coordinates import Space
+from pathspace.flatnesses.paths import KEPT
+from pathspace.flatnesses.result import Kind
+from pathspace.losslandscape import Landscape, landscapes
+from pathspace.rescalings import random_rescaling, rescale
 
 
 def flatnesses(

@@ -13,7 +13,7 @@ from pathspace.experiments.reproduce.statistics import Difference, Sample, metri
 from pathspace.experiments.reproduce.yi2019.effort import KINDS, SPACES
 from pathspace.experiments.reproduce.yi2019.measuring import picture_of
 from pathspace.experiments.training import Outcome
-from pathspace.landscape import Landscape
+from pathspace.losslandscape import Landscape
 
 HEIGHT = "height of the landscape"
 

@@ -18,7 +18,7 @@ from pathspace.experiments.reproduce.yi2019.pairs import (
     mean_change,
     measure_name,
 )
-from pathspace.landscape import Landscape
+from pathspace.losslandscape import Landscape
 from pathspace.page import DataTable
 from pathspace.plot.backend import pyplot
 from pathspace.plot.landscape import side_by_side

@@ -35,9 +35,9 @@ from torch.nn.functional import cross_entropy
 from pathspace.bounds import basis_path_measure, without_output_layer
 from pathspace.experiments.data import Split
 from pathspace.experiments.training import Classification, Outcome, prepare_step, prepare_task
-from pathspace.flatness.coordinates import Space
-from pathspace.flatness.measure import flatness
-from pathspace.flatness.result import Kind
+from pathspace.flatnesses.coordinates import Space
+from pathspace.flatnesses.measure import flatness
+from pathspace.flatnesses.result import Kind
 from pathspace.network import Network
 from pathspace.norms import BasisPathNorm, basis_path_norm, path_norm
 from pathspace.performance import performance

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pathspace.evaluation import Objective
-from pathspace.flatness.coordinates import Coordinates
-from pathspace.flatness.derivatives import BLOCK, block_sizes, hessian_products, quadratic_forms
-from pathspace.flatness.result import Details, Flatness
-from pathspace.flatness.sampling import Probes, random_probes, sample_until, standard_error
+from pathspace.flatnesses.coordinates import Coordinates
+from pathspace.flatnesses.derivatives import BLOCK, block_sizes, hessian_products, quadratic_forms
+from pathspace.flatnesses.result import Details, Flatness
+from pathspace.flatnesses.sampling import Probes, random_probes, sample_until, standard_error
 
 Method = Literal["auto", "exact", "hutchinson", "hutch++"]
 SMALL = 512  # coordinates up to which the trace is computed exactly by default
@@ -56,7 +56,7 @@ def trace_flatness(
 
     Example:
         >>> import torch, pathspace as ps
-        >>> from pathspace.flatness import WeightCoordinates
+        >>> from pathspace.flatnesses import WeightCoordinates
         >>> model = torch.nn.Linear(3, 1, bias=False)
         >>> network = ps.trace(model, torch.ones(1, 3))
         >>> data = (torch.tensor([[1.0, 2.0, 3.0]]), torch.zeros(1, 1))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pathspace.errors import PathspaceError
-from pathspace.landscape.chart import Coordinates, Direction, reach
+from pathspace.losslandscape.chart import Coordinates, Direction, reach
 from pathspace.network import Edge
 from pathspace.weightgraph import sum_to
 
@@ -75,7 +75,7 @@ def choose_directions(
     seed: int = 0,
     scale: float = 1.0,
 ) -> Chosen:
-    """Vectors of the coordinates for what :func:`pathspace.landscape.landscape` was asked for."""
+    """Vectors of the coordinates for what :func:`pathspace.landscape` was asked for."""
     if isinstance(directions, str):
         vectors = [v * scale for v in random_directions(coordinates, directions, dims, seed)]
         kind = "" if directions == "random" else f" ({directions})"

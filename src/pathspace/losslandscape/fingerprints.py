@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pathspace.evaluation import Batch, Objective
-from pathspace.landscape.chart import Coordinates
+from pathspace.losslandscape.chart import Coordinates
 from pathspace.network import Node, Ref, StateRef
 
 Key = Mapping[str, Any]

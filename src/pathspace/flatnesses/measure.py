@@ -13,13 +13,13 @@ from torch import Tensor
 
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
-from pathspace.flatness.ball import adaptive_sharpness, ball_flatness
-from pathspace.flatness.coordinates import Coordinates, Space
-from pathspace.flatness.expected import expected_flatness
-from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
-from pathspace.flatness.result import Flatness, Kind, Spread
-from pathspace.flatness.trace import trace_flatness
-from pathspace.flatness.weights import WeightCoordinates
+from pathspace.flatnesses.ball import adaptive_sharpness, ball_flatness
+from pathspace.flatnesses.coordinates import Coordinates, Space
+from pathspace.flatnesses.expected import expected_flatness
+from pathspace.flatnesses.paths import PathCoordinates, SkeletonChoice
+from pathspace.flatnesses.result import Flatness, Kind, Spread
+from pathspace.flatnesses.trace import trace_flatness
+from pathspace.flatnesses.weights import WeightCoordinates
 from pathspace.network import Network
 from pathspace.skeleton import choose_skeleton
 
@@ -86,7 +86,7 @@ def flatness(
     Example:
         >>> import torch, pathspace as ps
         >>> from torch import nn
-        >>> from pathspace.flatness import flatness
+        >>> from pathspace.flatnesses import flatness
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
         >>> data = (torch.randn(20, 4).double(), torch.randint(3, (20,)))

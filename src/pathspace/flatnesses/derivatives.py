@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Batch, Objective
-from pathspace.flatness.coordinates import Coordinates, State, unflat
+from pathspace.flatnesses.coordinates import Coordinates, State, unflat
 from pathspace.weightgraph import WeightGraph
 
 Parts = Sequence[Tensor]  # one per weight tensor of the graph

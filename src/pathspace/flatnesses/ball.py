@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from pathspace.evaluation import Objective
-from pathspace.flatness.coordinates import Coordinates
-from pathspace.flatness.derivatives import gradients
-from pathspace.flatness.result import Details, Flatness
+from pathspace.flatnesses.coordinates import Coordinates
+from pathspace.flatnesses.derivatives import gradients
+from pathspace.flatnesses.result import Details, Flatness
 
 
 def ball_flatness(
@@ -46,7 +46,7 @@ def ball_flatness(
 
     Example:
         >>> import torch, pathspace as ps
-        >>> from pathspace.flatness import WeightCoordinates
+        >>> from pathspace.flatnesses import WeightCoordinates
         >>> model = torch.nn.Linear(2, 1, bias=False).double()
         >>> _ = torch.nn.init.zeros_(model.weight)
         >>> network = ps.trace(model, torch.ones(1, 2).double())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
+from pathspace.flatnesses.paths import PathCoordinates, SkeletonChoice
 from pathspace.network import Network
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from pathspace.flatness.coordinates import Coordinates
+from pathspace.flatnesses.coordinates import Coordinates
 from pathspace.weightgraph import Weights
 
 Details = Mapping[str, float | int | str | bool]

@@ -12,9 +12,9 @@ from torch import Tensor
 from pathspace.bounds import Bound, pac_bayes_bound
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
-from pathspace.flatness.expected import expected_flatness, log_kept
-from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
-from pathspace.flatness.result import Flatness
+from pathspace.flatnesses.expected import expected_flatness, log_kept
+from pathspace.flatnesses.paths import PathCoordinates, SkeletonChoice
+from pathspace.flatnesses.result import Flatness
 from pathspace.network import Network
 
 SIGMAS = tuple(10 ** (-k / 2) for k in range(7))  # from 1 down to 0.001
@@ -84,7 +84,7 @@ def pac_bayes(
 
     Example:
         >>> import torch, pathspace as ps
-        >>> from pathspace.flatness import error_rate, pac_bayes
+        >>> from pathspace.flatnesses import error_rate, pac_bayes
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(
         ...     torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)
@@ -112,12 +112,12 @@ def pac_bayes(
         if not 0 <= found.loss <= 1:
             raise PathspaceError(
                 f"the mean loss is {found.loss:.4g}, but the bound is for losses between 0 and 1; "
-                "use pathspace.flatness.error_rate"
+                "use pathspace.error_rate"
             )
         if not math.isfinite(found.value):
             raise PathspaceError(
                 f"the mean loss of networks perturbed with σ = {sigma:.4g} is not finite; use "
-                "pathspace.flatness.error_rate"
+                "pathspace.flatnesses.error_rate"
             )
         paid = signs - log_kept(place, sigma)
         bound = pac_bayes_bound(

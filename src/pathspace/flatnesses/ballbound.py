@@ -14,8 +14,8 @@ from pathspace.bounds import Bound, psi_flatness_bound
 from pathspace.bounds.chain import Chain, fully_connected
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Objective
-from pathspace.flatness.balance import PathBalance, path_balance
-from pathspace.flatness.paths import PathCoordinates, SkeletonChoice
+from pathspace.flatnesses.balance import PathBalance, path_balance
+from pathspace.flatnesses.paths import PathCoordinates, SkeletonChoice
 from pathspace.network import Network
 
 
@@ -75,7 +75,7 @@ def ball_bound(
 
     Args:
         network: a traced chain of fully connected ReLU layers.
-        data: pairs (inputs, targets), as for :func:`pathspace.flatness.flatness`.
+        data: pairs (inputs, targets), as for :func:`pathspace.flatness`.
         epsilon: radius of the ball; by default half of the largest one allowed.
         lipschitz: :math:`C_L` of the loss in the network's output; √2 is that of cross-entropy.
         choice: the skeleton; the paper's is ``"modulo"``.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace.landscape.chart import Chart
+from pathspace.losslandscape.chart import Chart
 from pathspace.network import Network, Node, Ref, StateRef
 from pathspace.tracing.values import leaves, map_leaves
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pathspace.evaluation import Objective
-from pathspace.flatness.coordinates import Coordinates
-from pathspace.flatness.derivatives import block_sizes, losses
-from pathspace.flatness.result import Details, Flatness
-from pathspace.flatness.sampling import sample_until, standard_error
+from pathspace.flatnesses.coordinates import Coordinates
+from pathspace.flatnesses.derivatives import block_sizes, losses
+from pathspace.flatnesses.result import Details, Flatness
+from pathspace.flatnesses.sampling import sample_until, standard_error
 
 
 def expected_flatness(
@@ -49,7 +49,7 @@ def expected_flatness(
 
     Example:
         >>> import torch, pathspace as ps
-        >>> from pathspace.flatness import WeightCoordinates
+        >>> from pathspace.flatnesses import WeightCoordinates
         >>> model = torch.nn.Linear(3, 1, bias=False).double()
         >>> network = ps.trace(model, torch.ones(1, 3).double())
         >>> data = (torch.tensor([[1.0, 2.0, 3.0]]).double(), torch.zeros(1, 1).double())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pathspace.flatness.coordinates import Coordinates, Space, State, flat, unflat
+from pathspace.flatnesses.coordinates import Coordinates, Space, State, flat, unflat
 from pathspace.network import Network
 from pathspace.weightgraph import WeightGraph, Weights
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from pathspace.durable.errors import Damaged, explained
 from pathspace.durable.files import sealed, unsealed, write_file
 from pathspace.errors import PathspaceError
-from pathspace.landscape.chart import Space
+from pathspace.losslandscape.chart import Space
 
 ARRAYS, ABOUT = "landscape.npz", "landscape.json"
 FORMAT = 2

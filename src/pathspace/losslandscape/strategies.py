@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathspace.evaluation import Batch, Loss, Objective
-from pathspace.landscape.chart import Chart
-from pathspace.landscape.partial import Partial
-from pathspace.landscape.program import GridProgram, Prepared
+from pathspace.losslandscape.chart import Chart
+from pathspace.losslandscape.partial import Partial
+from pathspace.losslandscape.program import GridProgram, Prepared
 from pathspace.network import InputSpec, Network
 from pathspace.tracing import trace
 from pathspace.tracing.values import leaves

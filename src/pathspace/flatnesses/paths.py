@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pathspace.basis import BasisPaths
 from pathspace.errors import PathspaceError
-from pathspace.flatness.coordinates import Coordinates, Space, State, unflat
-from pathspace.flatness.linearization import Linearization
+from pathspace.flatnesses.coordinates import Coordinates, Space, State, unflat
+from pathspace.flatnesses.linearization import Linearization
 from pathspace.network import Network
 from pathspace.skeleton import Choice, Skeleton, WeightIndex, choose_skeleton
 from pathspace.weightgraph import WeightGraph, Weights

@@ -19,19 +19,19 @@ from pathspace.durable.errors import Damaged, StoreError, explained
 from pathspace.durable.locking import locked
 from pathspace.errors import PathspaceError
 from pathspace.evaluation import Data, Loss, Objective
-from pathspace.landscape.chart import Coordinates, Space
-from pathspace.landscape.directions import (
+from pathspace.losslandscape.chart import Coordinates, Space
+from pathspace.losslandscape.directions import (
     SCALES,
     Directions,
     choose_directions,
     fitting_scale,
 )
-from pathspace.landscape.fingerprints import Key, key_of, name_of
-from pathspace.landscape.grid import Grid, grid_axes, grid_points
-from pathspace.landscape.partial import NAME as PARTIAL
-from pathspace.landscape.partial import Partial, check_key, damaged
-from pathspace.landscape.result import ABOUT, ARRAYS, Landscape
-from pathspace.landscape.strategies import PointByPoint, Progress, choose_strategy, evaluate
+from pathspace.losslandscape.fingerprints import Key, key_of, name_of
+from pathspace.losslandscape.grid import Grid, grid_axes, grid_points
+from pathspace.losslandscape.partial import NAME as PARTIAL
+from pathspace.losslandscape.partial import Partial, check_key, damaged
+from pathspace.losslandscape.result import ABOUT, ARRAYS, Landscape
+from pathspace.losslandscape.strategies import PointByPoint, Progress, choose_strategy, evaluate
 from pathspace.network import Network
 from pathspace.skeleton import Choice, Skeleton, WeightIndex, choose_skeleton
 from pathspace.weightgraph import WeightGraph
@@ -79,8 +79,8 @@ def landscape(
         space: ``"paths"`` (basis-path values) or ``"weights"``.
         directions: ``"random"`` (``scale`` · N(0, I) over the coordinates), ``"filter-normalized"``
             (Li et al. 2018), one or two directions (vectors, dicts, or
-            :class:`~pathspace.landscape.Towards` another model), or a
-            :class:`~pathspace.landscape.Trajectory`.
+            :class:`~pathspace.Towards` another model), or a
+            :class:`~pathspace.Trajectory`.
         grid: points per axis, on [−1, 1] (on [−0.5, 1.5] towards another model); or the values of t
             as one vector per axis.
         dims: 1 or 2, for random directions and trajectories.
@@ -101,7 +101,7 @@ def landscape(
 
     Example:
         >>> import torch, pathspace as ps
-        >>> from pathspace.landscape import landscape
+        >>> from pathspace.losslandscape import landscape
         >>> model = torch.nn.Sequential(
         ...     torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)
         ... )

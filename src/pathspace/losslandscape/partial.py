@@ -18,7 +18,7 @@ from pathspace.durable.files import (
     write_file,
 )
 from pathspace.errors import PathspaceError
-from pathspace.landscape.fingerprints import Key
+from pathspace.losslandscape.fingerprints import Key
 
 NAME = "landscape.partial.json"
 INTERVAL = 1.0  # seconds between two writes
