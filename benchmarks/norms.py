@@ -69,11 +69,14 @@ def penalties(repeats: int) -> list[Measurement]:
     """What a penalty adds to a step of SGD."""
     network, step = training(batch=128)
     kinds: dict[str, tuple[Callable[[], object], float | None]] = {
-        "basis-path penalty, cheap": (ps.BasisPathPenalty(network).add_to_gradients_, 5.0),
-        "basis-path penalty, exact": (
-            ps.BasisPathPenalty(network, exact=True).add_to_gradients_,
-            15.0,
-        ),
+        f"basis-path penalty, {form}{', fused' * fused}": (
+            ps.BasisPathPenalty(network, exact=form == "exact", fused=fused).add_to_gradients_,
+            goal,
+        )
+        for form, goal in (("cheap", 5.0), ("exact", 15.0))
+        for fused in (False, True)
+    }
+    kinds |= {
         "path-norm penalty": (PathNormPenalty(network).add_to_gradients_, None),
         "one pass w.add_(g)": (adding(network), None),
     }

@@ -67,7 +67,9 @@ LAYERS = (
             "penalties",
             "penalty",
             "squaresums",
+            "wholepass",
             "basisgradients",
+            "basismatrix",
             "foldedbias",
             "contributions",
             "norms",
@@ -99,7 +101,17 @@ LAYERS = (
     Layer(
         "Ground",
         "knows no network",
-        ("plot", "page", "entries", "tables", "progress", "citing", "durable", "errors"),
+        (
+            "plot",
+            "page",
+            "entries",
+            "tables",
+            "progress",
+            "citing",
+            "durable",
+            "compiling",
+            "errors",
+        ),
     ),
 )
 

@@ -21,7 +21,7 @@ from optimizers import (
 )
 from pathspace.errors import PathspaceError
 from pathspace.optim import GSGD
-from pathspace.optim.stepping import compiled, step_weights
+from pathspace.optim.stepping import compiled_kernels, step_weights
 from test_optimizer_integrations import fresh_compiler
 
 __all__ = ["fresh_compiler"]
@@ -113,7 +113,9 @@ def test_a_gradient_that_is_not_finite_costs_the_step():
     assert_identical(snapshot(model), before)
 
 
-def test_without_a_compiler_it_says_so(monkeypatch):
+def without_compiler(monkeypatch):
+    """What ``torch.compile`` returns fails when it is called."""
+
     def fail(*args, **kwargs):
         def call(*args):
             raise torch._dynamo.exc.BackendCompilerFailed(fail, RuntimeError("no compiler"), None)
@@ -121,6 +123,10 @@ def test_without_a_compiler_it_says_so(monkeypatch):
         return call
 
     monkeypatch.setattr(torch, "compile", fail)
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    without_compiler(monkeypatch)
     model = fill(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)))
     model.double()
     optimizer = GSGD(
@@ -134,5 +140,5 @@ def test_without_a_compiler_it_says_so(monkeypatch):
 
 
 def test_every_optimizer_compiles_for_itself():
-    first, second = compiled(), compiled()
+    first, second = compiled_kernels(), compiled_kernels()
     assert first.step_weights is not second.step_weights is not step_weights

@@ -92,6 +92,11 @@ class OuterSums(SquareSums):
         if by_row:
             self.across.addmv_(squares.T, self.column[piece.some])
 
+    def take(self, along: Tensor | None, across: Tensor | None) -> None:
+        """Take sums of w² over all columns (times the row) and over all rows as they are."""
+        self.along = self.along if along is None else along
+        self.across = self.across if across is None else across
+
     def by_end(self) -> tuple[Tensor, Tensor]:
         """The sums by source and by target, when all rows have been added."""
         row, column = (self.across * self.row)[None], (self.along * self.column)[:, None]

@@ -31,7 +31,7 @@ from pathspace.optim.rules import Rule, is_linear
 from pathspace.optim.sheets import Leaf, Sheet, lay_out
 from pathspace.optim.space import Space, Step
 from pathspace.optim.states import take_state
-from pathspace.optim.stepping import Kernels, Room, compiled
+from pathspace.optim.stepping import Kernels, Room, compiled_kernels
 
 
 class InvariantOptimizer(torch.optim.Optimizer):
@@ -97,7 +97,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             raise
 
     def _make_kernels(self) -> None:
-        self.kernels = compiled() if self.fused else Kernels()
+        self.kernels = compiled_kernels() if self.fused else Kernels()
         self._compiled_in: list[list[Any]] | None = None
 
     @property

@@ -4,20 +4,19 @@ r"""The arithmetic of a step: on lists of matrices, all at once or block by bloc
 
 with u the rule's update for the gradients :math:`s_e\,\partial l/\partial w_e`. It is written once:
 called as it is, every line is an operation on one block that lies in the cache, with intermediate
-results in memory that is used again; compiled (:func:`compiled`), all of it is one pass over each
-whole matrix, which for large ones costs little more than SGD's.
+results in memory that is used again; compiled (:func:`compiled_kernels`), all of it is one pass
+over each whole matrix, which for large ones costs little more than SGD's.
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pathspace.errors import PathspaceError
+from pathspace.compiling import compiled
 from pathspace.optim.lists import Group, Tensors, add_, add_products_, is_on, plus
 from pathspace.optim.rules import Rule, State
 
@@ -94,39 +93,13 @@ class Kernels(NamedTuple):
     row_sums: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
-def compiled() -> Kernels:
-    """The same, compiled for the shapes that they meet.
-
-    Torch keeps few compiled forms of a function, so every optimizer gets functions of its own.
-    """
-    return Kernels(_compile(step_weights), _compile(_row_sums))
+def compiled_kernels() -> Kernels:
+    """The same, compiled for the shapes that they meet."""
+    return Kernels(compiled(step_weights), compiled(_row_sums))
 
 
 def _row_sums(first: Tensor, second: Tensor) -> Tensor:
     return (first * second).sum(1, keepdim=True)
-
-
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    assert isinstance(function, types.FunctionType)
-    code = function.__code__.replace()
-    own = types.FunctionType(code, function.__globals__, function.__name__)
-    fused: Callable[..., Any] | None = None
-
-    def call(*args: Any) -> Any:
-        nonlocal fused
-        # A number would be compiled in, and every other rate be compiled anew.
-        args = tuple(torch.tensor(a, dtype=torch.float64) if type(a) is float else a for a in args)
-        if fused is None:  # at the first step: torch imports its compiler here
-            fused = torch.compile(own)
-        try:
-            return fused(*args)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            raise PathspaceError(
-                "fused=True compiles the step by torch.compile, which did not work here; no weight "
-                f"has changed. Leave fused out, or install what is missing: {error}"
-            ) from error
-
-    return call
 
 
 def _times(tensors: Tensors, factors: Tensors | None, room: Room | None) -> Tensors:
