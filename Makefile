@@ -5,8 +5,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# `make test TORCH=2.8.0 VENV=.venv-2.8`: with another release of torch, the rest as it is pinned.
+TORCH ?=
+CONSTRAINTS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
+
 # -qq: silent unless something is wrong.
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c $(CONSTRAINTS)
 
 # `make test EXTRAS=dev,ray` installs Ray too, and then its tests run: that is what CI does.
 EXTRAS ?= dev
@@ -21,7 +25,7 @@ SEED ?= 0
 CORE := $(patsubst %,tests/test_%.py, \
 	balance basis basis_path_norm enumeration fuzz generalized numerical_edges \
 	optim_exactness optim_fused optim_invariance optim_robustness optim_sides \
-	optimizer_contract path_norm penalties regressions rescaling skeleton slopes \
+	optimizer_contract path_norm penalties penalties_fused regressions rescaling skeleton slopes \
 	together trace)
 
 # The stamp carries the version, so that a new version reinstalls the package's metadata.
@@ -87,6 +91,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing pathspace and its development tools into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*
+	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@

@@ -96,10 +96,11 @@ EXPERIMENT = Experiment(
             widths=(8, 16, 32, 64, 128, 256, 512, 1024),
             epochs=100,
             seeds=(0, 1, 2, 3, 4),
+            tuning_seeds=(0, 1, 2),
             tuning_epochs=20,
             evaluate_every=5,
         ),
-        jobs=480,
+        jobs=800,
         time="about a day on 2 cores (estimated), most of it for h = 512 and 1024",
     ),
 )

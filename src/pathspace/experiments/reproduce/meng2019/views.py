@@ -133,9 +133,10 @@ def gaps_figure(
         return [ratio * apart ** (number - (len(GAPS) - 1) / 2) for ratio in ratios]
 
     def draw() -> Any:
-        size, grid = (1.5 + 3.75 * len(said), 3.9), {"layout": "constrained", "squeeze": False}
-        figure, (axes,) = pyplot().subplots(1, len(said), figsize=size, sharey=True, **grid)
-        for ax, (rate, words) in zip(axes, said.items(), strict=True):
+        # Below each other, with heights of their own: a rate that diverges would flatten both.
+        size, grid = (9, 1.0 + 2.6 * len(said)), {"layout": "constrained", "squeeze": False}
+        figure, axes = pyplot().subplots(len(said), 1, figsize=size, sharex=True, **grid)
+        for ax, (rate, words) in zip(axes[:, 0], said.items(), strict=True):
             series = {
                 gap: [one.difference(*pair, "test_error", rate) for one in comparisons.values()]
                 for gap, pair in GAPS.items()
@@ -147,7 +148,7 @@ def gaps_figure(
             )
             ax.set_title(words, fontsize=10)
             ax.label_outer()
-        legend_below(figure, axes[0], len(said))
+        legend_below(figure, axes[0, 0], 2)
         return figure
 
     return Figure(
