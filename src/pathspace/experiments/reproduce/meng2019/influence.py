@@ -34,7 +34,7 @@ from pathspace.experiments.reproduce.meng2019.views import (
     levels_table,
 )
 from pathspace.experiments.reproduce.shares import FIELLER, share_of, share_words
-from pathspace.experiments.reproduce.statistics import Difference, Sample
+from pathspace.experiments.reproduce.statistics import Difference, Sample, paired_difference
 from pathspace.experiments.reproduce.words import grid_ends
 
 
@@ -116,9 +116,11 @@ def _tuning(comparison: Comparison, epochs: int) -> str:
     """How best rates were found."""
     if not comparison.is_tuned:
         return "No arm has been tuned: all are at the paper's rate only."
+    seeds = max(len(found) for rates in comparison.tuning.values() for found in rates.values())
     return (
         "Best rates are chosen by the error on 10,000 of the training images after "
-        f"{epochs} epochs on the others; final trainings use all of them."
+        f"{epochs} epochs on the others, {'one seed' if seeds == 1 else f'mean of {seeds} seeds'}; "
+        "final trainings use all of them."
     )
 
 
@@ -132,29 +134,36 @@ def _share(comparisons: Mapping[int, Comparison]) -> str:
     delta, start = (_meangap_of(comparisons, gap, "common") for gap in (DELTA, START))
     if not (math.isfinite(delta) and math.isfinite(start) and delta < 0):
         return "as G-SGD gains nothing on average, there is no gain to be explained."
-    share = share_of(_over_widths(comparisons, START), _over_widths(comparisons, DELTA))
+    start_by_seed, by_seed = (_over_widths(comparisons, g, "common") for g in (START, DELTA))
+    share = share_of(start_by_seed, by_seed)
     return share_words(share, "G-SGD's mean gain over all widths") + "."
 
 
-def _over_widths(comparisons: Mapping[int, Comparison], gap: str) -> Sample:
+def _over_widths(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> Sample:
     """The mean of a gap over widths, by seed; not finite where a training diverged."""
-    found = [one.gaps(*GAPS[gap], "test_error", "common").values for one in comparisons.values()]
+    found = [one.gaps(*GAPS[gap], "test_error", rate).values for one in comparisons.values()]
     return Sample(tuple(map(fmean, zip(*found, strict=True))))
 
 
 def _of_the_rate(comparisons: Mapping[int, Comparison]) -> str:
-    common, best = (_meangap_of(comparisons, DELTA, rate) for rate in ("common", "best"))
-    if not (math.isfinite(common) and math.isfinite(best)):
+    """Whether the gap is still there when every arm has its best rate."""
+    common, best = (_over_widths(comparisons, DELTA, rate) for rate in ("common", "best"))
+    if not all(map(math.isfinite, (*common.values, *best.values))):
         return "some trainings diverged."
     rates = {arm: {one.best_rates[arm] for one in comparisons.values()} for arm in (SGD, GSGD)}
     told = "; ".join(
         f"{arm} takes {' or '.join(f'{rate:g}' for rate in sorted(found))}"
         for arm, found in rates.items()
     )
-    size = f"on average {best:+.3g} instead of {common:+.3g} ({told})"
-    if abs(best) < abs(common) / 2:
-        return f"{size}, so most of the gap at the common rate is a matter of the rate."
-    return f"{size}."
+    none, half = (Sample(tuple(k * value for value in common.values)) for k in (0, 0.5))
+    means = [paired_difference(sample, none) for sample in (best, common)]
+    size = f"on average {means[0]} instead of {means[1]} ({told})"
+    if means[1].mean >= 0 or means[0].mean < half.mean:
+        return f"{size}."
+    is_most = paired_difference(best, half).low > 0
+    unsure = "" if is_most else "; whether that is most of it, these seeds do not tell"
+    much = "most" if is_most else "some"
+    return f"{size}, so {much} of the gap at the common rate is a matter of the rate{unsure}."
 
 
 def _trend(comparisons: Mapping[int, Comparison], sizes: Mapping[int, Size]) -> str:
