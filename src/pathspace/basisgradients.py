@@ -88,10 +88,14 @@ class BasisPathGradient:
                 others.append(task)
             else:
                 wholes.append((task, whole))
-        needed = self.passes if sums is not None else self.passes[:1]
-        found = [do([whole for _, whole in wholes]) for do in needed] if wholes else []
+        if not wholes:
+            return others
+        matrices = [whole for _, whole in wholes]
+        add_and_sum, sum_rows = self.passes
+        along = add_and_sum(matrices)
         if sums is not None:
-            for (task, whole), *parts in zip(wholes, *found, strict=True):
+            across = sum_rows(matrices)
+            for (task, whole), *parts in zip(wholes, along, across, strict=True):
                 both = task.matrix.outer_sums(task.factors, whole.weight)
                 both.take(*parts)
                 task.matrix.collect_(both, whole.weight, task.factors, sums)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,10 +93,11 @@ class OuterSums(SquareSums):
         if by_row:
             self.across.addmv_(squares.T, self.column[piece.some])
 
-    def take(self, along: Tensor | None, across: Tensor | None) -> None:
-        """Take sums of w² over all columns (times the row) and over all rows as they are."""
+    def take(self, along: Tensor | None, across: Sequence[Tensor]) -> None:
+        """Take sums of w² over all columns (times the row), and parts of those over all rows."""
         self.along = self.along if along is None else along
-        self.across = self.across if across is None else across
+        for part in across:
+            self.across += part.sum(0)
 
     def by_end(self) -> tuple[Tensor, Tensor]:
         """The sums by source and by target, when all rows have been added."""

@@ -103,18 +103,22 @@ def add_and_sum_along(wholes: list[Whole]) -> list[Tensor | None]:
     return found
 
 
-def sum_across(wholes: list[Whole]) -> list[Tensor | None]:
-    """The sums of rows of w² times the column; ``None`` where they are not wanted."""
-    found: list[Tensor | None] = []
+def sum_across(wholes: list[Whole]) -> list[list[Tensor]]:
+    """Sums of rows of w² times the column, a few rows each; none where they are not wanted.
+
+    Their own sum is left to the caller: torch is faster at it than what a compiler makes of it.
+    """
+    found: list[list[Tensor]] = []
     for whole in wholes:
+        parts = []
         if whole.across:
             matrix = _off_skeleton(whole).square() * whole.column
             height, width = matrix.shape
-            most = height // FEW * FEW  # the sum of a few rows at a time takes one pass for all
-            some = matrix[:most].reshape(-1, FEW, width).sum(1).sum(0)
-            found.append(some if most == height else some + matrix[most:].sum(0))
-        else:
-            found.append(None)
+            most = height // FEW * FEW
+            parts.append(matrix[:most].reshape(-1, FEW, width).sum(1))
+            if most < height:
+                parts.append(matrix[most:].sum(0, keepdim=True))
+        found.append(parts)
     return found
 
 
