@@ -275,6 +275,18 @@ def test_overview_has_a_bar_per_goal_and_says_what_falls_short() -> None:
     assert bars[0] < goal < bars[1] < bars[2] < 600  # what is far off ends at the edge
 
 
+def test_long_names_have_room() -> None:
+    """They end where bars begin, and must not begin before the picture does."""
+    long = Measurement(
+        "784-4000-4000-10: a penalty inside an optimizer, of a certain kind", 1, "", 2
+    )
+    svg = draw_overview([Benchmark("long", "Long", (long,), 10, 1, 2.5)], "a machine")
+    (bar,) = rectangles(svg)
+    assert float(bar.get("x", 0)) > 6 * len(long.what)
+    width = float(ElementTree.fromstring(svg).get("viewBox", "").split()[2])
+    assert width > float(bar.get("x", 0)) + 500
+
+
 def rectangles(svg: str) -> list[ElementTree.Element]:
     return list(ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}rect"))
 

@@ -1,5 +1,6 @@
 """What single experiments say about outcomes that are known beforehand."""
 
+import math
 from dataclasses import asdict
 
 import pytest
@@ -68,6 +69,16 @@ def test_what_few_seeds_do_not_tell_of_the_rate_is_not_told():
     told = said(findings(error), "With the best")
     assert "some of the gap at the common rate is a matter of the rate" in told
     assert "these seeds do not tell" in told
+
+
+def test_widths_at_which_the_sign_is_sure_and_what_diverged_are_said():
+    def error(arm, width, rate, seed):
+        if (arm, width, seed) == (GSGD, 8, 0):
+            return math.inf
+        return 20 - (arm == GSGD) * (3 if width == 32 else seed)
+
+    told = said(findings(error), "After")
+    assert "below 0 at h = 32; 1 of 9 diverged)" in told
 
 
 def test_a_gain_of_the_space_is_called_that():

@@ -10,6 +10,7 @@ from pathspace.bench.scaling import REFERENCE, Growth
 from pathspace.bench.svg import Canvas
 
 ROW, BAR = 20, 13
+LETTER = 6.4  # pixels that a letter takes on average, rather more than less
 # Okabe and Ito's colours without black and yellow, which vanish on black and on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 PANELS = (
@@ -34,9 +35,11 @@ def draw_overview(benchmarks: Sequence[Benchmark], about: str) -> str:
     shown_ = [(b, rows) for b, rows in shown_ if rows]
     count = sum(len(rows) for _, rows in shown_)
     short = sum(row.verdict == SHORT for _, rows in shown_ for row in rows)
-    left, right, top = 330, 590, 90
+    longest = max((len(row.what) for _, rows in shown_ for row in rows), default=0)
+    left = max(330, 24 + LETTER * longest)
+    right, top = left + 260, 90
     height = top + ROW * count + 32 * len(shown_) + 16
-    canvas = Canvas(900, height, "Benchmarks against their goals")
+    canvas = Canvas(right + 310, height, "Benchmarks against their goals")
     canvas.text(8, 20, f"Cost against its goal: {count - short} of {count} goals met", "title")
     canvas.text(8, 40, "The line is the goal; bars that end before it meet it.", "soft")
     canvas.text(8, 58, about, "soft")

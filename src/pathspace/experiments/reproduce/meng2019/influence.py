@@ -96,8 +96,9 @@ def _statements(
     seeds = len(next(iter(comparisons.values())).seeds)
     said = [
         f"After {epochs} epochs at rate {rate:g}, test errors of G-SGD minus those of SGD are "
-        f"{_by_width(comparisons, DELTA, 'common')} ({seeds} seeds; percentage points, in brackets "
-        "the 95 % confidence interval of the paired difference).",
+        f"{_by_width(comparisons, DELTA, 'common')}: percentage points, means of {seeds} seeds; "
+        "a sign is said where the 95 % confidence interval of the paired differences is on one "
+        "side of 0.",
         "SGD that starts from G-SGD's initial weights already differs from SGD by "
         f"{_by_width(comparisons, START, 'common')}: {_share(comparisons)}",
         "From the same skeleton weights, G-SGD minus SGD is "
@@ -125,8 +126,26 @@ def _tuning(comparison: Comparison, epochs: int) -> str:
 
 
 def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> str:
+    """The range of a gap over widths, and where its sign is sure; the table has all of them."""
     found = {width: _gap(one, gap, rate) for width, one in comparisons.items()}
-    return ", ".join(f"{difference} at h = {width}" for width, difference in found.items())
+    means = sorted(one.mean for one in found.values() if len(one))
+    if not means:
+        return "unknown, as all diverged"
+    told = f"{means[0]:+.3g}" if len(means) == 1 else f"from {means[0]:+.3g} to {means[-1]:+.3g}"
+    sure = [
+        f"{side} 0 at h = {', '.join(widths)}"
+        for side, direction in (("below", -1), ("above", 1))
+        if (
+            widths := [
+                str(width)
+                for width, one in found.items()
+                if min(direction * one.low, direction * one.high) > 0
+            ]
+        )
+    ]
+    lost = sum(one.dropped for one in found.values())
+    diverged = f"; {lost} of {sum(len(one) for one in found.values()) + lost} diverged" * bool(lost)
+    return f"{told} ({'; '.join(sure) or 'undecided at every h'}{diverged})"
 
 
 def _share(comparisons: Mapping[int, Comparison]) -> str:
