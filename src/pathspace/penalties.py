@@ -55,8 +55,8 @@ class BasisPathPenalty(Penalty):
         lam2: weight of the roots (negative basis paths).
         choice: the skeleton, see :class:`~pathspace.BasisPaths`.
         exact: gradients of all weights; ``False`` is the paper's cheap form.
-        fused: have torch compile :meth:`add_to_gradients_` for large layers (2^18 weights and
-            more): about half of the time, after some seconds at the first call.
+        fused: have torch compile :meth:`add_to_gradients_` for large layers (2^15 weights and
+            more): about two thirds of the time, after some seconds at the first call.
 
     Example:
         >>> import torch, pathspace as ps

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LARGE = 2**18  # weights; smaller matrices stay in the cache
+LARGE = 2**15  # weights: what compiling is worth while for
 FEW = 5  # rows that are added up in registers: the sums of so many are one pass
 
 
