@@ -77,6 +77,15 @@ def test_json_is_the_report(invoke, weights):
     assert report == expected
 
 
+def test_fresh_weights_are_those_of_the_seed(invoke):
+    def norm(*options):
+        result = invoke(MLP, "--only", "path norm", "--json", *options)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)["measures"]
+
+    assert norm() == norm("--seed", "0") != norm("--seed", "1")
+
+
 def test_self_check(invoke):
     result = invoke(MLP, "--data", "digits", "--limit", "100", "--self-check", "--json")
     assert result.exit_code == 0, result.output

@@ -87,6 +87,7 @@ def measure(
         typer.Option("--flatness", help="Also the flatness of the loss in both spaces; slower."),
     ] = False,
     skeleton: SkeletonChoice = "modulo",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of fresh weights.")] = 0,
     streams: OnSum = "pinned",
     input_shape: InputShape = None,
     input_dtype: InputDtype = None,
@@ -100,8 +101,8 @@ def measure(
 ) -> None:
     """Measure a network: norms, margins, bounds, and which of them rescaling leaves alone.
 
-    Without data, only what the weights alone say is measured; without weights, fresh random ones.
-    Batch norm is folded, as in eval mode. With --self-check, the exit code is 1 if a number moved
+    Without data, only what the weights alone say is measured; without weights, fresh random ones,
+    the same for the same seed. Batch norm is folded, as in eval mode. With --self-check, the exit code is 1 if a number moved
     that claims to be invariant.
 
     Examples:
@@ -121,6 +122,7 @@ def measure(
     writers = [_writer(path) for path in files]
     # What the model's own code prints does not belong among the results.
     with contextlib.redirect_stdout(sys.stderr):
+        torch.manual_seed(seed)
         loaded, example = load_model(
             model, weights, **model_input(model, input_shape or (), input_dtype or (), None)
         )
