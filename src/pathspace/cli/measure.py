@@ -102,8 +102,8 @@ def measure(
     """Measure a network: norms, margins, bounds, and which of them rescaling leaves alone.
 
     Without data, only what the weights alone say is measured; without weights, fresh random ones,
-    the same for the same seed. Batch norm is folded, as in eval mode. With --self-check, the exit code is 1 if a number moved
-    that claims to be invariant.
+    the same for the same seed. Batch norm is folded, as in eval mode. With --self-check, the exit
+    code is 1 if a number moved that claims to be invariant.
 
     Examples:
         pathspace measure --list
