@@ -15,6 +15,9 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 # `make test EXTRAS=dev,ray` installs Ray too, and then its tests run: that is what CI does.
 EXTRAS ?= dev
 
+# `make test ARGS="--few 2"`: what pytest is told; here, two cases of every test.
+ARGS ?=
+
 # `make fuzz N=5000 SEED=1000`: how many networks, and the seed of the first.
 # `make mutate N=1000 SEED=1`: how many mutants, and the seed of their choice.
 fuzz: N ?= 1000
@@ -47,7 +50,7 @@ demo: $(INSTALLED)  ## four optimizers from one function in two sets of weights,
 	$(BIN)/pathspace demo
 
 test: lint types  ## lint, types, tests, doctests, what pages and examples show: what CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ARGS)
 
 docs: $(DOCUMENTING)  ## the site: runs the gallery, warnings are errors; docs/_build/html
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
