@@ -131,7 +131,7 @@ def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> st
     means = sorted(one.mean for one in found.values() if len(one))
     if not means:
         return "unknown, as all diverged"
-    told = f"{means[0]:+.3g}" if len(means) == 1 else f"from {means[0]:+.3g} to {means[-1]:+.3g}"
+    told = f"{means[0]:+.3g}" if len(means) == 1 else f"{means[0]:+.3g} to {means[-1]:+.3g}"
     sure = [
         f"{side} 0 at h = {', '.join(widths)}"
         for side, direction in (("below", -1), ("above", 1))
