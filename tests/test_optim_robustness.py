@@ -156,20 +156,33 @@ def test_no_nan_at_a_rate_at_which_sgd_stays_finite(rate, norm):
         assert optimizer.skipped == 0
 
 
-def test_the_published_algorithm_is_there():
-    """Skeleton weights are 1 at the start, the free ones stay 1, and one step is Eq. (11.1)."""
-    model, network, x = network_of(4, 4, 4, 2, bias=False)
-    optimizer = ps.optim.GSGD(
-        model.parameters(), 0.01, network=network, metric="paper", roots="additive",
-        start="skeleton_init",
-    )  # fmt: skip
-    w1, w2, w3 = (p for p in model.parameters())
+PUBLISHED = {"metric": "paper", "roots": "additive", "start": "skeleton_init"}
+
+
+@pytest.mark.parametrize("normalized", [False, True], ids=["plain", "batch norms"])
+def test_the_published_algorithm_is_there(normalized):
+    """Skeleton weights are 1 at the start, the free ones stay 1, and one step is Eq. (11.1).
+
+    In front of a batch norm gradients are those of Eq. (40); its own parameters get plain steps.
+    """
+    model, _, x = network_of(4, 4, 4, 2, bias=False)
+    if normalized:
+        norms = [nn.BatchNorm1d(4).double() for _ in range(2)]
+        model = nn.Sequential(model[0], norms[0], *model[1:3], norms[1], *model[3:])
+        for parameter in (p for norm in norms for p in norm.parameters()):
+            nn.init.uniform_(parameter, 0.5, 2.0, torch.Generator().manual_seed(3))
+    network = ps.trace(model, x)
+    optimizer = ps.optim.GSGD(model.parameters(), 0.01, network=network, **PUBLISHED)
+    weights = [layer.weight for layer in model if isinstance(layer, nn.Linear)]
     eye = torch.eye(4, dtype=torch.float64)
-    torch.testing.assert_close(w1.detach().diagonal(), eye.diagonal())
-    torch.testing.assert_close(w2.detach().diagonal(), eye.diagonal())
-    old = [p.detach().clone() for p in model.parameters()]
+    for w in weights[:2]:
+        torch.testing.assert_close(w.detach().diagonal(), eye.diagonal())
+    old = [w.detach().clone() for w in weights]
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
     step(model, optimizer, x)
-    g1, g2, g3 = (p.grad for p in model.parameters())
+    g1, g2, g3 = (w.grad.clone() for w in weights)
+    if normalized:
+        g1, g2 = (g * w.norm(dim=1, keepdim=True) for g, w in zip((g1, g2), old[:2], strict=True))
     # All I and O are 1. Root j: its own gradient minus what leaves hidden units j, not free.
     out = {0: (g2 * old[1]).sum(0) - (g2 * old[1]).diagonal()}
     last = g3 * old[2]
@@ -180,8 +193,12 @@ def test_the_published_algorithm_is_there():
     expected1 = (old[0] - 0.01 * g1) * (1 - eye) + torch.diag(ratio)
     expected2 = (old[1] - 0.01 * g2) / ratio * (1 - eye) + eye
     expected3 = (old[2] - 0.01 * g3) / ratio * (1 - free) + old[2] * free
-    for found, expected in zip((w1, w2, w3), (expected1, expected2, expected3), strict=True):
-        torch.testing.assert_close(found.detach(), expected, rtol=1e-12, atol=1e-14)
+    for w, expected in zip(weights, (expected1, expected2, expected3), strict=True):
+        torch.testing.assert_close(w.detach(), expected, rtol=1e-12, atol=1e-14)
+    for norm in (layer for layer in model if isinstance(layer, nn.BatchNorm1d)):
+        for name, p in model.named_parameters():
+            if any(p is own for own in norm.parameters()):
+                torch.testing.assert_close(p.detach(), before[name] - 0.01 * p.grad)
 
 
 def test_the_scale_of_a_dead_unit_is_not_seen_in_the_skeleton():

@@ -237,6 +237,7 @@ def test_gradients_are_finite_where_weights_are_zero(p):
 CONVOLUTIONS = {
     "pixels": lambda: nn.Conv2d(2, 3, 1),
     "every other pixel": lambda: nn.Conv2d(2, 3, 1, stride=2),
+    "every other pixel of every row": lambda: nn.Conv2d(2, 3, 1, stride=(1, 2)),
     "pixels, padded": lambda: nn.Conv2d(2, 3, 1, padding=1),
     "fewer places than channels": lambda: nn.Conv2d(2, 20, 3, stride=2, padding=1),
     "more places than channels": lambda: nn.Conv2d(2, 3, (3, 2), padding=(1, 0), dilation=(1, 2)),
@@ -574,6 +575,28 @@ OPERATIONS = {
     ),
     "matrix from the right": (lambda h, m: h @ m.matrix.T, lambda s, p, b: m_power(p) @ s),
     "vector from the right": (lambda h, m: h @ m.matrix[0], lambda s, p, b: m_power(p)[0] @ s),
+    "matrix from the right and a constant": (
+        lambda h, m: torch.addmm(m.matrix[:, 0], h, m.matrix.T),
+        lambda s, p, b: m_power(p) @ s + b * m_power(p)[:, 0],
+    ),
+    "maxima in windows that are named": (
+        lambda h, _: F.max_pool1d(h[:, None], kernel_size=2, stride=1),
+        lambda s, p, b: s[:2] + s[1:],
+    ),
+    "means in windows that are named": (
+        lambda h, _: F.avg_pool1d(h[:, None], kernel_size=2, stride=1),
+        lambda s, p, b: (s[:2] + s[1:]) / 2**p,
+    ),
+    "means in space": (
+        lambda h, _: F.adaptive_avg_pool3d(h.view(-1, 1, 1, 3, 1), 1),
+        lambda s, p, b: s.sum() / 3**p,
+    ),
+    "maxima in space": (
+        lambda h, _: F.adaptive_max_pool3d(h.view(-1, 1, 3, 1, 1), 1), lambda s, p, b: s.sum(),
+    ),
+    "padded with zeros": (
+        lambda h, _: F.pad(h, (1, 1)), lambda s, p, b: F.pad(s, (1, 1)),
+    ),
     "matrix of a vector": (
         lambda h, m: F.linear(h, m.vector), lambda s, p, b: s.sum() * 2.0**p,
     ),

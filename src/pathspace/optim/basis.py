@@ -36,6 +36,8 @@ class BasisSpace(Coordinates):
 
     def inspect(self, step: Step) -> bool:
         """Sum the products that every root's slope is made of; whether that is finite."""
+        if self.metric == "paper" and self.network.normalizations and not step.is_weighed:
+            self._weigh(step)
         for place, parts in enumerate(self._flows):
             gradient = step.gradients[place]
             given = [part for part in parts if part is not None]
@@ -47,6 +49,17 @@ class BasisSpace(Coordinates):
                 _flow(step.weights[place], gradient, given, group, step.kernels)
         self._flow.sum_into(self._slopes)
         return math.isfinite(self._slopes.sum().item())
+
+    def _weigh(self, step: Step) -> None:
+        r"""Put :math:`\delta_e\|w_{in}(v)\|` in place of :math:`\delta_e` if v enters a batch norm.
+
+        That is Eq. (40). Weights and biases of batch norms enter none by themselves.
+        """
+        norms = self._log_norms(step, torch.zeros_like(self.log_source)).exp()
+        for place, gradient in enumerate(step.gradients):
+            if gradient is not None:
+                step.gradients[place] = gradient * norms[self._incoming[place]].to(gradient)
+        step.is_weighed = True
 
     def prepare(self, step: Step) -> None:
         """Step the roots, and renew the factors of all other weights."""
@@ -76,14 +89,12 @@ class BasisSpace(Coordinates):
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
         incoming, outgoing = self._skeleton.take(step.weights).view(2, -1)
         inner = _log_products(incoming, self.parent)
-        norms = torch.zeros_like(inner)
-        if self.network.normalizations:
-            norms = self._log_norms(step, inner if self.metric == "normalized" else norms)
-        if self.metric == "normalized":  # what enters a batch norm leaves it with norm 1
-            outgoing = torch.where(self.has, outgoing, (-norms).exp())
+        if self.metric == "normalized" and self.network.normalizations:
+            # What enters a batch norm leaves it with norm 1.
+            outgoing = torch.where(self.has, outgoing, (-self._log_norms(step, inner)).exp())
         outer = _log_products(outgoing, self.child)
-        if self.metric == "paper":  # Eq. (40) has the norm once: half of it before and after
-            self.log_source, self.log_target = -inner, norms / 2 - outer
+        if self.metric == "paper":
+            self.log_source, self.log_target = -inner, -outer
             self._power = 0.0
             self._check_range(float(torch.maximum(inner.abs(), outer.abs()).max()))
         self.log_value = inner + outer
@@ -98,8 +109,8 @@ class BasisSpace(Coordinates):
     def _log_norms(self, step: Step, log_source: Tensor) -> Tensor:
         """Log norms of what enters every unit that a batch norm reads, 0 for all others."""
         total = torch.zeros_like(log_source)
-        for sheet, weight in zip(self.sheets, step.weights, strict=True):
-            source, target = (sheet.scales(side).to(self.device) for side in ("source", "target"))
+        for sheet, weight, target in zip(self.sheets, step.weights, self._incoming, strict=True):
+            source = sheet.scales("source").to(self.device)
             square = (weight * log_source[source].exp().to(weight)).square()
             dims = [d for d in (0, 1) if target.shape[d] == 1]
             square = square.sum(dims, keepdim=True) if dims else square

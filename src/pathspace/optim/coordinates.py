@@ -108,6 +108,7 @@ class Coordinates(Space):
                 self._set_skeleton()
                 self._begin(relabel)
         self._sources, self._targets = by_end(sheets, "source"), by_end(sheets, "target")
+        self._incoming = self._incoming_weights()
         if self.decays[0]:
             self._inner, self._outer = Table(sheets, self._sources), Table(sheets, self._on_paths())
         self._follow_skeleton()
@@ -122,6 +123,18 @@ class Coordinates(Space):
                 scales = leaf.scales("target")
                 parts.append(torch.full_like(scales, self.network.H + 1) if off else scales)
             found.append(parts[0] if sheet.single else sheet.spread(parts))
+        return found
+
+    def _incoming_weights(self) -> list[Tensor]:
+        """The targets of all weights; 0 for those of batch norms that are looked through."""
+        norms = {name for n in self.network.normalizations for name in (n.weight, n.bias)}
+        found = []
+        for sheet in self.sheets:
+            parts = [
+                leaf.scales("target") * (self.metric != "paper" or leaf.name not in norms)
+                for leaf in sheet.leaves
+            ]
+            found.append((parts[0] if sheet.single else sheet.spread(parts)).to(self.device))
         return found
 
     def _relabel(self) -> Tensor:

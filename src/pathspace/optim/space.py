@@ -104,6 +104,7 @@ class Step:
         self.weights = optimizer.weights
         self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]
         self.is_complete = all(gradient is not None for gradient in self.gradients)
+        self.is_weighed = False  # the gradients, by a space that does so
         self.resting: Tensor | None = None
         self._held: list[tuple[Tensor, Tensor]] = []
         self._kept: list[tuple[Tensor, Tensor]] = []
