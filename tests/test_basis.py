@@ -349,6 +349,23 @@ def test_values_that_vanish_are_no_coordinates():
         basis.weights(basis.values())
 
 
+def test_one_value_that_vanishes_is_named():
+    network = ps.trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.ones(1, 2))
+    basis = ps.BasisPaths(network)
+    for unit in range(3):
+        values = basis.flat(basis.values())
+        values[basis.roots[unit]] = 0.0
+        with pytest.raises(ps.PathspaceError, match=rf"root `0\.weight\[{unit}, .*of unit .*is 0"):
+            basis.weights(values)
+
+
+def test_tangents_by_name_are_those_in_a_row():
+    network = ps.trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.ones(1, 2))
+    basis = ps.BasisPaths(network)
+    flat = torch.randn_like(basis.flat(basis.values()))
+    torch.testing.assert_close(basis.jvp(basis.unflat(flat)), basis.jvp(flat))
+
+
 def test_the_model_is_not_touched():
     network, basis, _ = make(CASES[-3])
     before = {name: (tensor._version, tensor.clone()) for name, tensor in network.state().items()}

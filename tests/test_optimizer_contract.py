@@ -908,3 +908,36 @@ def test_momentum_lies_in_memory_as_its_weight_does(make, layout, monkeypatch):
         found = optimizer.state[parameter]["momentum_buffer"]
         assert found.stride() == torchs.state[other]["momentum_buffer"].stride()
     assert not model[2].weight.is_contiguous()
+
+
+@pytest.mark.parametrize("name", ["PathAdam", "GAdam"])
+def test_parameters_that_came_later_have_counts_of_their_own(name):
+    """Adam corrects its averages by the steps that a parameter has had, not by all steps."""
+    kind = next(kind for kind in KINDS if kind.name == name)
+    model = Net().double()
+    others = [torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    twins = [other.detach().clone().requires_grad_() for other in others]
+    network = ps.trace(model, batch(0)[0])
+    optimizer, reference = kind([*model.parameters(), *others], network), kind.torchs(twins)
+    for number in range(4):
+        backward(model, number)
+        for tensors in (others, twins):
+            for place, tensor in enumerate(tensors):
+                tensor.grad = None if number < 2 * place else (number + 1) * torch.ones_like(tensor)
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(others, twins, rtol=1e-12, atol=0)
+
+
+def test_weight_decay_that_is_turned_on_later_is_that_from_the_start(monkeypatch):
+    """It depends on the weights that stand for a function, and so on how units are moved."""
+    apart(monkeypatch)
+    kind = next(kind for kind in KINDS if kind.name == "GSGD")
+    results = []
+    for at_once in (True, False):
+        model, optimizer = setting(kind, weight_decay=0.1 * at_once)
+        optimizer.plain  # arranges  # noqa: B018
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+        train(model, optimizer, range(3))
+        results.append(snapshot(model))
+    torch.testing.assert_close(*results, rtol=1e-12, atol=0)

@@ -325,6 +325,22 @@ def test_a_convolution_without_options(p):
     torch.testing.assert_close(ps.path_norm(ps.trace(model, x), p), expected)
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_a_transposed_convolution_with_options_by_name(p):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.ConvTranspose1d(2, 4, 3, stride=2, padding=1, output_padding=1)
+
+        def forward(self, x):
+            options = {"stride": 2, "padding": 1, "output_padding": 1}
+            return F.conv_transpose1d(x, self.conv.weight, self.conv.bias, **options)
+
+    model, x = Case("", Named, (2, 5)).make()
+    expected = ps.path_norm(ps.trace(model.conv, x), p)
+    torch.testing.assert_close(ps.path_norm(ps.trace(model, x), p), expected)
+
+
 @exponents
 @pytest.mark.parametrize(
     ("flat", "upright"),
