@@ -667,7 +667,10 @@ def test_einsum_has_no_maxima():
         ps.path_norm(ps.trace(model, x), math.inf)
 
 
-@pytest.mark.parametrize("name", ["pixels", "every other pixel", "fewer places than channels"])
+SLOPES_OF = ("pixels", "every other pixel", "every other pixel of every row")
+
+
+@pytest.mark.parametrize("name", [*SLOPES_OF, "fewer places than channels"])
 @pytest.mark.parametrize("p", [1.0, 2.0])
 @pytest.mark.parametrize("large", [False, True])
 def test_slopes_in_front_of_a_convolution(name, p, large, monkeypatch):
