@@ -939,3 +939,29 @@ def test_weight_decay_that_is_turned_on_later_has_units_moved_by_what_leaves_the
     optimizer.param_groups[0]["weight_decay"] = 0.1
     train(model, optimizer, [1])
     assert not optimizer.space._is_any_entered
+
+
+@pytest.mark.parametrize("make", [GSGD, PathSGD, BalancedSGD])
+def test_layers_of_several_dtypes_step_together(make):
+    class Mixed(nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 5).to(dtype), nn.Linear(5, 5), nn.Linear(5, 2)
+            fill(self)
+            self.dtype = dtype
+
+        def forward(self, x):
+            return self.c(self.b(self.a(x.to(self.dtype)).relu().double()).relu())
+
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        model = Mixed(dtype)
+        model.b.double(), model.c.double()
+        x = torch.linspace(-1, 1, 32, dtype=torch.float64).view(8, 4)
+        optimizer = make(model.parameters(), 0.05, network=ps.trace(model, x))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        results.append({name: p.detach().double() for name, p in model.named_parameters()})
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
