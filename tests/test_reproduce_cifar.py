@@ -49,7 +49,8 @@ def made_up(error):
             errors = {f"{split}_error": now for split in names}
             losses = {f"{split}_loss": 2.5 * now for split in names}
             rows.append({"epoch": epoch, "iteration": 40 * epoch, **errors, **losses})
-        return Outcome(trial, "finished", "", tuple(rows), {})
+        status = "finished" if math.isfinite(found) else "diverged"
+        return Outcome(trial, status, "", tuple(rows), {})
 
     return execute, asked
 
@@ -182,6 +183,19 @@ def test_start_words():
     findings = conduct(init.plan(init.EXPERIMENT.quick.settings), execute)
     assert "no difference can be told" in findings.statements[0]
     assert any("all 2 instead" in s and "like another rate" in s for s in findings.statements)
+
+
+def test_a_size_that_diverges_makes_a_difference():
+    def error(trial):
+        return math.inf if "halves" in trial.model else 0.8 if "twos" in trial.model else 0.6
+
+    execute, _ = made_up(error)
+    findings = conduct(init.plan(init.EXPERIMENT.quick.settings), execute)
+    for arm in ("all 1/2", "all 2"):
+        (told,) = [text for text in findings.statements if f"weights {arm} instead" in text]
+        assert "the rate does not make up for" in told
+        claims = [claim for claim in findings.claims if claim.what.startswith(f"{arm} − all 1")]
+        assert [claim.verdict for claim in claims] == ["seen", "contrary"]
 
 
 # Starts ------------------------------------------------------------------------------------------

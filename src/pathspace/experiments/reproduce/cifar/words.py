@@ -100,7 +100,8 @@ def unlearned(comparisons: Mapping[Case, Comparison], arms: Sequence[str]) -> li
             for shown, rate in rates.items():
                 errors = one.sample(arm, "test_error", cast(Rate, rate))
                 if errors.diverged or errors.mean > guessing(case) - MARGIN:
-                    found.append(f"{arm} at rate {shown} ({case.title}: {errors} %)")
+                    percent = "" if errors.diverged else " %"
+                    found.append(f"{arm} at rate {shown} ({case.title}: {errors}{percent})")
     if not found:
         return []
     return [
