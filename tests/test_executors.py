@@ -23,6 +23,7 @@ from pathspace.experiments.executors import (
 from pathspace.experiments.executors.working import perform_apart
 from pathspace.experiments.store import Damaged
 from pathspace.experiments.training import Quiet, Trial, TrialInterrupted, train
+from pathspace.experiments.training.interruption import raising
 from trials import contents, small
 
 
@@ -221,6 +222,20 @@ def test_an_interruption_is_handed_over(archive):
     seconds, interrupted = perform_apart((compute(gated.interrupt),), archive.path, None)
     assert seconds > 0
     assert interrupted == ("SIGTERM: stopped", signal.SIGTERM)
+
+
+def test_a_signal_while_workers_are_started(archive, monkeypatch):
+    """The thread of a pool cannot be waited for while it is being started."""
+    start = threading.Thread.start
+
+    def start_late(thread):
+        if "Executor" in type(thread).__name__:
+            signal.raise_signal(signal.SIGTERM)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    with pytest.raises(TrialInterrupted, match="SIGTERM"), raising():
+        list(Local(2).run([(compute(gated.interrupt),)], Site(archive)))
 
 
 @pytest.mark.parametrize("name", ["slurm", "local:0", "local:x", ""])

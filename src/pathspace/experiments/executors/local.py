@@ -28,7 +28,7 @@ from pathspace.experiments.executors.working import (
     perform_apart,
 )
 from pathspace.experiments.training import TrialInterrupted
-from pathspace.experiments.training.interruption import is_stopping
+from pathspace.experiments.training.interruption import deferring, is_stopping
 
 Report = tuple[float, Interrupted | None]
 CUT = threading.Event()  # in a worker: whether the lifeline is
@@ -84,10 +84,11 @@ class Local(Executor):
             initargs=(max(1, (os.cpu_count() or 1) // self.processes), theirs),
         )
         try:
-            waiting: dict[Future[Report], Group] = {
-                pool.submit(_perform, group, site.archive.path, site.data_dir): group
-                for group in groups
-            }
+            with deferring():  # a pool that has begun to start its thread cannot be shut down
+                waiting: dict[Future[Report], Group] = {
+                    pool.submit(_perform, group, site.archive.path, site.data_dir): group
+                    for group in groups
+                }
             while waiting:
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:

@@ -147,6 +147,29 @@ def raising() -> Iterator[Watch]:
 
 
 @contextlib.contextmanager
+def deferring() -> Iterator[None]:
+    """Have SIGINT and SIGTERM wait until something is done that must not be done by half.
+
+    Example:
+        >>> try:
+        ...     with raising(), deferring():
+        ...         signal.raise_signal(signal.SIGTERM)
+        ...         print("done")
+        ... except TrialInterrupted as stopped:
+        ...     print(stopped)
+        done
+        SIGTERM: stopped; the same command goes on
+    """
+    noted: list[int] = []
+    try:
+        with _handling(lambda number, undo: noted.append(number)):
+            yield
+    finally:
+        for number in noted:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
 def _handling(handler: Callable[[int, Callable[[], None]], None]) -> Iterator[None]:
     """Have a handler get the signals; it is given the number, and what gives them back."""
     if threading.current_thread() is not threading.main_thread():
