@@ -114,6 +114,9 @@ def test_names_are_listed_and_unknown_ones_refused() -> None:
     assert set(pathspace.__all__) <= set(dir(pathspace))
     with pytest.raises(AttributeError, match="has no attribute 'path_norn'"):
         pathspace.path_norn  # noqa: B018
+    code = "import pathspace; pathspace.path_norn"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Did you mean: 'path_norm'?" in told.stderr
 
 
 def test_metadata_version_is_the_packages() -> None:

@@ -4,6 +4,7 @@ A name is imported when it is first used, so that a program pays for the parts i
 `__init__.pyi` says the same to type checkers and editors.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -50,7 +51,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value  # found without this function from now on
         return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # With both, Python asks "Did you mean?".
+    message, module = f"module {__name__!r} has no attribute {name!r}", sys.modules[__name__]
+    raise AttributeError(message, name=name, obj=module)
 
 
 def __dir__() -> list[str]:
