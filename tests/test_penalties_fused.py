@@ -136,3 +136,15 @@ def test_where_torch_cannot_compile_nothing_changes(small, monkeypatch):
     with pytest.raises(PathspaceError, match="Leave fused out"):
         penalty.add_to_gradients_()
     assert all(bool((parameter.grad == 1).all()) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_without_a_weight_of_positive_paths_all_parameters_have_gradients(fused, passes):
+    """Those that are on no root have zeros, as a parameter that a loss does not depend on."""
+    model = mlp(3, 9, 7, 4, bias=True)
+    network = ps.trace(model, torch.ones(1, 3))
+    penalty = ps.BasisPathPenalty(network, 0.0, 0.7, exact=True, fused=fused)
+    penalty.add_to_gradients_()
+    gradients = torch.autograd.grad(penalty(), list(model.parameters()), materialize_grads=True)
+    for parameter, expected in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, expected)

@@ -62,11 +62,11 @@ class BasisPathGradient:
         leaving, entering = torch.zeros_like(into), torch.zeros_like(out)
         sums = (leaving, entering) if self.exact else None
         tasks = []
-        for matrix in self.matrices if lam1 else ():
+        for matrix in self.matrices:
             name = matrix.edge.parameter
             factors = matrix.factors(into, out, lam1)
             tasks.append(_Task(matrix, weights[name], destination(name), factors))
-        for task in self._compiled_pass(tasks, sums):
+        for task in self._compiled_pass(tasks, sums) if lam1 else ():
             task.matrix.add_(task.weight, task.destination, task.factors, sums)
         if not self.exact:
             return
@@ -92,9 +92,10 @@ class BasisPathGradient:
             return others
         matrices = [whole for _, whole in wholes]
         add_and_sum, sum_rows = self.passes
+        # First what changes nothing: if that cannot be compiled, nothing has changed.
+        across = [()] * len(matrices) if sums is None else sum_rows(matrices)
         along = add_and_sum(matrices)
         if sums is not None:
-            across = sum_rows(matrices)
             for (task, whole), *parts in zip(wholes, along, across, strict=True):
                 both = task.matrix.outer_sums(task.factors, whole.weight)
                 both.take(*parts)

@@ -1,8 +1,8 @@
 """The gradient of the basis-path penalty on whole matrices, for a compiler.
 
-What :mod:`pathspace.basismatrix` does some rows at a time, because every operation is a pass
-over what it is given, a compiler makes one pass over a whole matrix, and a second one where sums
-by column are wanted.
+In :mod:`pathspace.basismatrix` every operation is a pass over some rows, which are few enough to
+stay in the cache. A compiler makes one pass over the whole matrix of all operations, and a second
+one of the sums of rows.
 """
 
 from __future__ import annotations

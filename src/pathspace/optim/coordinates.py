@@ -108,7 +108,7 @@ class Coordinates(Space):
                 self._set_skeleton()
                 self._begin(relabel)
         self._sources, self._targets = by_end(sheets, "source"), by_end(sheets, "target")
-        self._incoming = self._incoming_weights()
+        self._incoming = self._incoming_weights() if self.network.normalizations else []
         if self.decays[0]:
             self._inner, self._outer = Table(sheets, self._sources), Table(sheets, self._on_paths())
         self._follow_skeleton()
