@@ -92,14 +92,15 @@ class BasisPathGradient:
             return others
         matrices = [whole for _, whole in wholes]
         add_and_sum, sum_rows = self.passes
-        # First what changes nothing: if that cannot be compiled, nothing has changed.
-        across = [()] * len(matrices) if sums is None else sum_rows(matrices)
+        if sums is None:
+            add_and_sum(matrices)
+            return others
+        across = sum_rows(matrices)  # first: if it cannot be compiled, nothing has changed
         along = add_and_sum(matrices)
-        if sums is not None:
-            for (task, whole), *parts in zip(wholes, along, across, strict=True):
-                both = task.matrix.outer_sums(task.factors, whole.weight)
-                both.take(*parts)
-                task.matrix.collect_(both, whole.weight, task.factors, sums)
+        for (task, whole), *parts in zip(wholes, along, across, strict=True):
+            both = task.matrix.outer_sums(task.factors, whole.weight)
+            both.take(*parts)
+            task.matrix.collect_(both, whole.weight, task.factors, sums)
         return others
 
 

@@ -132,17 +132,12 @@ def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> st
     if not means:
         return "unknown, as all diverged"
     told = f"{means[0]:+.3g}" if len(means) == 1 else f"{means[0]:+.3g} to {means[-1]:+.3g}"
-    sure = [
-        f"{side} 0 at h = {', '.join(widths)}"
-        for side, direction in (("below", -1), ("above", 1))
-        if (
-            widths := [
-                str(width)
-                for width, one in found.items()
-                if min(direction * one.low, direction * one.high) > 0
-            ]
-        )
-    ]
+    signs = {"seen": "below", "contrary": "above"}
+    sides: dict[str, list[str]] = {}
+    for width, one in found.items():
+        if side := signs.get(one.verdict("below 0")):
+            sides.setdefault(side, []).append(str(width))
+    sure = [f"{side} 0 at h = {', '.join(widths)}" for side, widths in sorted(sides.items())[::-1]]
     lost = sum(one.dropped for one in found.values())
     diverged = f"; {lost} of {sum(len(one) for one in found.values()) + lost} diverged" * bool(lost)
     return f"{told} ({'; '.join(sure) or 'undecided at every h'}{diverged})"
@@ -150,12 +145,12 @@ def _by_width(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> st
 
 def _share(comparisons: Mapping[int, Comparison]) -> str:
     """How much of the paper's gap the start alone explains, over all widths."""
-    delta, start = (_meangap_of(comparisons, gap, "common") for gap in (DELTA, START))
-    if not (math.isfinite(delta) and math.isfinite(start) and delta < 0):
+    start, delta = (_over_widths(comparisons, gap, "common") for gap in (START, DELTA))
+    if not all(map(math.isfinite, (*start.values, *delta.values))):
+        return "some trainings diverged."
+    if delta.mean >= 0:
         return "as G-SGD gains nothing on average, there is no gain to be explained."
-    start_by_seed, by_seed = (_over_widths(comparisons, g, "common") for g in (START, DELTA))
-    share = share_of(start_by_seed, by_seed)
-    return share_words(share, "G-SGD's mean gain over all widths") + "."
+    return share_words(share_of(start, delta), "G-SGD's mean gain over all widths") + "."
 
 
 def _over_widths(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> Sample:
@@ -217,10 +212,6 @@ def _ratios(sizes: Mapping[int, Size]) -> list[str]:
         "Table 5 counts the weights as we do, but the invariant ratio that it prints is half of "
         "H/m for the H and m of its own rows, at every width: it is h/m. Figures here use H/m."
     ]
-
-
-def _meangap_of(comparisons: Mapping[int, Comparison], gap: str, rate: Rate) -> float:
-    return fmean(_gap(one, gap, rate).mean for one in comparisons.values())
 
 
 def _gap(comparison: Comparison, gap: str, rate: Rate) -> Difference:

@@ -129,7 +129,7 @@ def _claims(case: Case, comparison: Comparison) -> list[Claim]:
 
 def _differs(gap: Difference) -> bool:
     """Whether there is a difference: an interval on one side of 0, or trainings that diverged."""
-    return gap.dropped > 0 or gap.low > 0 or gap.high < 0
+    return gap.dropped > 0 or gap.verdict("below 0") != "undecided"
 
 
 def _sameness(gap: Difference) -> str:
