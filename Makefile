@@ -31,9 +31,9 @@ CORE := $(patsubst %,tests/test_%.py, \
 	optimizer_contract path_norm penalties penalties_fused regressions rescaling skeleton slopes \
 	together trace)
 
-# The stamp carries the version, so that a new version reinstalls the package's metadata.
+# The stamp carries the versions, so that a new one reinstalls the package's metadata, or torch.
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/pathspace/__init__.py)
-INSTALLED := $(VENV)/.installed-$(VERSION)-$(EXTRAS)
+INSTALLED := $(VENV)/.installed-$(VERSION)-$(EXTRAS)$(if $(TORCH),-torch-$(TORCH))
 DOCUMENTING := $(INSTALLED)-docs
 MUTATING := $(INSTALLED)-mutation
 
@@ -94,7 +94,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing pathspace and its development tools into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*
-	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
+	@$(if $(TORCH),sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(CONSTRAINTS))
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@

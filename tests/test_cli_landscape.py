@@ -1,7 +1,6 @@
 """``pathspace landscape``: files, pictures, interruptions and errors."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,8 +127,7 @@ def test_interrupted_command_goes_on(invoke: Invoke, monkeypatch: pytest.MonkeyP
 
         return choose_strategy(*arguments[:-1], 4)
 
-    computing = sys.modules["pathspace.losslandscape.computing"]  # `ps.landscape` is the function
-    monkeypatch.setattr(computing, "choose_strategy", in_small_steps)
+    monkeypatch.setattr("pathspace.losslandscape.computing.choose_strategy", in_small_steps)
     with monkeypatch.context() as patch:
         patch.setattr(ManyPoints, "losses", interrupted)
         text = said(invoke(*command), 130)

@@ -178,7 +178,8 @@ def test_the_published_algorithm_is_there(normalized):
     for w in weights[:2]:
         torch.testing.assert_close(w.detach().diagonal(), eye.diagonal())
     old = [w.detach().clone() for w in weights]
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    norms = [layer for layer in model if isinstance(layer, nn.BatchNorm1d)]
+    own = [(p, p.detach().clone()) for norm in norms for p in norm.parameters()]
     step(model, optimizer, x)
     g1, g2, g3 = (w.grad.clone() for w in weights)
     if normalized:
@@ -195,10 +196,8 @@ def test_the_published_algorithm_is_there(normalized):
     expected3 = (old[2] - 0.01 * g3) / ratio * (1 - free) + old[2] * free
     for w, expected in zip(weights, (expected1, expected2, expected3), strict=True):
         torch.testing.assert_close(w.detach(), expected, rtol=1e-12, atol=1e-14)
-    for norm in (layer for layer in model if isinstance(layer, nn.BatchNorm1d)):
-        for name, p in model.named_parameters():
-            if any(p is own for own in norm.parameters()):
-                torch.testing.assert_close(p.detach(), before[name] - 0.01 * p.grad)
+    for p, before in own:
+        torch.testing.assert_close(p.detach(), before - 0.01 * p.grad)
 
 
 def test_the_scale_of_a_dead_unit_is_not_seen_in_the_skeleton():
