@@ -1,6 +1,5 @@
 """Gradients and Hessians in every space against dense autograd through the map to the weights."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F
