@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathspace import native
 from pathspace.flow.powers import Scratch, power, rows, scalars, slope_of_power
 from pathspace.flow.unfolding import Windows
 
@@ -88,6 +89,10 @@ class Linear:
         """The product with one sample; what comes back on the same way, if that is known."""
         ahead = self.ahead
         back = None if ahead is None else torch.zeros_like(x)
+        if self.sum_natively(weight, along=(x, result), across=ahead and (ahead.gradient, back)):
+            if ahead is not None:
+                ahead.to_x = back
+            return
         for some in rows(weight, self.scratch.dtype):
             part = self.raised(weight[some])
             torch.mv(part, x, out=result[some])
@@ -114,6 +119,8 @@ class Linear:
             return gradient @ self.raised(weight)
         flat = gradient.reshape(-1, gradient.shape[-1])
         result = flat.new_zeros(len(flat), weight.shape[1])
+        if len(flat) == 1 and self.sum_natively(weight, across=(flat[0], result[0])):
+            return result.view(*gradient.shape[:-1], weight.shape[1])
         for some in rows(weight, self.scratch.dtype, 1 if len(flat) == 1 else PRODUCT):
             part = self.raised(weight[some])
             if len(flat) == 1:
@@ -121,6 +128,29 @@ class Linear:
             else:
                 result.addmm_(flat[:, some], part)
         return result.view(*gradient.shape[:-1], weight.shape[1])
+
+    def sum_natively(
+        self,
+        weight: Tensor,
+        along: tuple[Tensor, Tensor] | None = None,
+        across: tuple[Tensor, Tensor] | None = None,
+    ) -> bool:
+        """Write products with vectors in one pass in C, if that is possible; whether it was.
+
+        Args:
+            weight: the matrix.
+            along: a row, and where the products of the matrix with it go.
+            across: a column, and where its products with the matrix go.
+        """
+        (row, products), (column, sums) = along or (None, None), across or (None, None)
+        vectors = (row, products, column, sums)
+        if self.p not in native.POWERS or weight.dtype != self.scratch.dtype:
+            return False
+        if torch.is_grad_enabled() or not native.fits(weight, *vectors):
+            return False
+        power, given = int(self.p), {"row": row, "along": products}
+        native.sums([native.Job(weight, power=power, column=column, across=sums, **given)])
+        return True
 
     def to_weight(self, factors: Factors, weight: Tensor) -> Tensor:
         """The derivative with respect to w from that with respect to its power."""

@@ -23,7 +23,9 @@ from torch import Tensor
 from pathspace.optim.blocks import Batch
 from pathspace.optim.carrying import carry
 from pathspace.optim.coordinates import SIDES, Coordinates
+from pathspace.optim.finite import is_finite
 from pathspace.optim.lists import Group, Tensors, add_products_, by_row, is_on, settings_at
+from pathspace.optim.passes import Passes
 from pathspace.optim.sheets import SIZE
 from pathspace.optim.skeleton import rechosen
 from pathspace.optim.space import Step
@@ -38,6 +40,9 @@ class BasisSpace(Coordinates):
         """Sum the products that every root's slope is made of; whether that is finite."""
         if self.metric == "paper" and self.network.normalizations and not step.is_weighed:
             self._weigh(step)
+        if step.is_native:
+            self._passes = self._passes or Passes(self, step)
+            return self._passes.look(step)
         for place, parts in enumerate(self._flows):
             gradient = step.gradients[place]
             given = [part for part in parts if part is not None]
@@ -48,7 +53,8 @@ class BasisSpace(Coordinates):
                 group = step.group(self.sheets[place])
                 _flow(step.weights[place], gradient, given, group, step.kernels)
         self._flow.sum_into(self._slopes)
-        return math.isfinite(self._slopes.sum().item())
+        unseen = [g for g, seen in zip(step.gradients, self.seen, strict=True) if not seen]
+        return is_finite([*unseen, self._slopes])
 
     def _weigh(self, step: Step) -> None:
         r"""Put :math:`\delta_e\|w_{in}(v)\|` in place of :math:`\delta_e` if v enters a batch norm.
@@ -66,24 +72,19 @@ class BasisSpace(Coordinates):
         self._check_range(self._largest_log)
         if self.metric == "paper" or any(self.decays):
             self._measure(step)
-        change = self._ratio(step).to(self._logs.dtype)  # log(1/R)
-        self._moves.write(change, self._moved)
+        change = self._ratio(step).to(self._exponentials.dtype)  # log(1/R)
         power = 2.0 if step.linear else 1.0
-        torch.mul(self.log_source, power, out=self._logs_of_sources)
-        self._factors.fill(torch.exp(self._logs, out=self._exponentials))
-        if power != self._power or self._is_any_entered:  # else target factors stay as they are
-            self._power = power
-            torch.mul(self.log_target, power, out=self._logs_of_targets[:-1])
-            self._target.fill(self._logs_of_targets.exp())
         if step.resting is not None:
             self._log_source_before = self.log_source.clone()
-        leaving = self._logs_of_units
-        if self._is_any_entered:
-            assert self._entered is not None
-            entering = leaving * self._entered
-            leaving = leaving - entering
-            self.log_target += entering
-        self.log_source += leaving
+        is_target_new = power != self._power or self._is_any_entered
+        self._power = power
+        if step.is_native and self._passes is not None:
+            self._passes.turn(change, power, is_target_new)
+            return
+        self._moves.write(change, (self.log_source, self.log_target), power)
+        self._factors.fill(self._exponentials)
+        if is_target_new:
+            self._target.fill(self._exponentials)
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
@@ -133,14 +134,8 @@ class BasisSpace(Coordinates):
     def _change(self, step: Step) -> Tensor:
         """The relative decrease of every root's value in a step; 0 for all other units."""
         slope = self._slopes[:-1]  # of minus the logarithm
-        for dtype, units, places in self._small:
-            products = self._flow.memory[dtype].index_select(0, places)
-            slope.index_add_(0, units, products.to(slope.dtype), alpha=-1)
-        if self._large.parts:
-            self.old = self._large.take(step.weights)
-            products = (self.old * self._gradients(self.old, step)).view(2, -1).to(slope.dtype)
-            slope -= products[0]
-            slope.index_add_(0, self.owner, products[1], alpha=-1)
+        if not step.is_native:
+            self._subtract(step, slope)
         if self.decays[1]:
             slope -= 2 * self._by_unit(self.decay[1]) * self.log_value
         if step.linear:
@@ -151,6 +146,17 @@ class BasisSpace(Coordinates):
         if any(gradient is None for gradient in step.gradients):
             change.masked_fill_(self._blocked(step), 0.0)
         return change
+
+    def _subtract(self, step: Step, slope: Tensor) -> None:
+        """Subtract the products of roots and free weights with their gradients."""
+        for dtype, units, places in self._small:
+            products = self._flow.memory[dtype].index_select(0, places)
+            slope.index_add_(0, units, products.to(slope.dtype), alpha=-1)
+        if self._large.parts:
+            self.old = self._large.take(step.weights)
+            products = (self.old * self._gradients(self.old, step)).view(2, -1).to(slope.dtype)
+            slope -= products[0]
+            slope.index_add_(0, self.owner, products[1], alpha=-1)
 
     def _per_slope(self, step: Step) -> Tensor:
         """Minus the relative change of the roots' values per slope."""
@@ -251,9 +257,8 @@ class BasisSpace(Coordinates):
 
     def finish(self, step: Step) -> None:
         """Give the roots their new values and the free weights their old ones."""
-        if self._large.parts:
-            size = len(self.owner)
-            self.old *= self._exponentials[size : 3 * size]
+        if self._large.parts and not step.is_native:  # else they have them
+            self.old *= self.own
             self._large.put_(step.weights, self.old)
         if not step.linear:
             for matrix, where, values in self.waiting:

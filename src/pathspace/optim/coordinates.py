@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from pathspace.basis import fixed_points
+from pathspace.native import Apart
 from pathspace.network import Network
 from pathspace.optim.entries import Entries
 from pathspace.optim.lists import Group, is_on
 from pathspace.optim.moves import Moves
+from pathspace.optim.passes import Passes, kinds
 from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Sheet, Side
@@ -65,6 +67,8 @@ class Coordinates(Space):
                 known = " or ".join(f'"{one}"' for one in allowed)
                 raise ValueError(f"{name} must be {known}, not {value!r}")
         pair = bp_decay if isinstance(bp_decay, tuple) else (bp_decay, bp_decay)
+        if network.copies == 1:
+            pair = (float(pair[0]), float(pair[1]))
         if not all(bool(torch.as_tensor(value >= 0).all()) for value in pair):
             raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
         self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
@@ -223,21 +227,23 @@ class Coordinates(Space):
         dtypes = {sheet.dtype for sheet in self.sheets}
         dtype = dtypes.pop() if len(dtypes) == 1 else torch.float64
         self._slopes = torch.zeros(size + 1, dtype=dtype, device=device)
-        # Of units, roots and free weights, which are moved, of ρ of units, and one of 1.
-        self._logs = torch.zeros(4 * size + 1, dtype=dtype, device=device)
-        self._moved, self._logs_of_units = self._logs[: 3 * size], self._logs[:size]
-        self._logs_of_sources = self._logs[3 * size : 4 * size]
-        self._logs_of_targets = torch.full((size + 1,), -math.inf, dtype=dtype, device=device)
-        self._exponentials = torch.empty_like(self._logs)
         self._he = self.is_root.double() / HE
         self._choose_sides(has)
         assert self._entered is not None
         self._moves = Moves(self.owner, self.parent, self.child, self._entered.to(dtype))
+        self._exponentials = self._moves.exponentials
+        self.own = self._exponentials[size : 3 * size]  # of roots and free weights
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
         both[:size].masked_fill_(~(has & ~free), -1)
         self._entries = Entries(skeleton.graph, self.sheets, both)
         self._large = self._entries.only(self.sheets, [sheet.single for sheet in self.sheets])
+        self.apart = {}
+        for place, rows, where in self._large.parts:
+            sheet = self.sheets[place]
+            entries = Apart.at(where.cpu(), (sheet.rows, sheet.columns))
+            self.apart[place] = entries, rows.cpu()[entries.order]
+        self._passes: Passes | None = None
         self._group = torch.zeros(size, dtype=torch.long, device=device)
         for place, rows, _ in self._entries.parts:
             self._group[rows[rows < size]] = self.sheets[place].group
@@ -305,12 +311,17 @@ class Coordinates(Space):
             part for part in (parts[:count], parts[count : 2 * count]) if any(map(_is_there, part))
         )
         self.source = parts[2 * count :]
-        self._target = Table(self.sheets, targets)
+        behind = 4 * size + 1
+        self._target = Table(self.sheets, [None if t is None else t + behind for t in targets])
         self.target = self._target.parts
         self._flow = Table([*self.sheets] * 2, [*flows[0], *flows[1]])
         flow_parts = self._flow.parts
         self._flows = list(zip(flow_parts[:count], flow_parts[count:], strict=True))
         self.seen = [any(map(_is_there, pair)) for pair in self._flows]
+        self.is_native = len({sheet.dtype for sheet in self.sheets}) == 1 and all(
+            kinds(sheet.weight.shape, pair) is not None
+            for sheet, pair in zip(self.sheets, self._flows, strict=True)
+        )
         self._small: list[tuple[torch.dtype, Tensor, Tensor]] = []
         for place, rows, where in self._entries.parts:
             if not self.sheets[place].single:
@@ -321,6 +332,9 @@ class Coordinates(Space):
                 counts = is_root | self._entered[unit]
                 unit, where = self.owner[unit[counts]], where[counts]
                 self._small.append((self.sheets[place].dtype, unit, where + start))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_passes": None}
 
     # Memory ------------------------------------------------------------------------------------
 

@@ -6,22 +6,22 @@ import inspect
 import math
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from pathspace.optim.sheets import SIZE
-from pathspace.optim.space import Step
+
+if TYPE_CHECKING:
+    from pathspace.optim.space import Step
 
 
-def is_finite(step: Step, seen: Sequence[bool]) -> bool:
-    """Whether the gradients that the space has not looked at are finite."""
-    unseen = [
-        gradient
-        for gradient, looked_at in zip(step.gradients, seen, strict=True)
-        if gradient is not None and not looked_at
-    ]
-    small = [gradient.reshape(-1) for gradient in unseen if gradient.numel() < SIZE]
-    sums = [gradient.sum().item() for gradient in unseen if gradient.numel() >= SIZE]
+def is_finite(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether all numbers are finite."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    small = [tensor.reshape(-1) for tensor in given if tensor.numel() < SIZE]
+    sums = [tensor.sum().item() for tensor in given if tensor.numel() >= SIZE]
     if small:
         sums.append(torch.cat(small).sum().item())
     return math.isfinite(sum(sums))  # a sum is finite only if all its terms are

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
+from pathspace import native
 from pathspace.errors import PathspaceError
 from pathspace.network import Network
 from pathspace.optim.blocks import Batch, cut, uncut
-from pathspace.optim.finite import is_finite, report
+from pathspace.optim.finite import report
 from pathspace.optim.leaves import make_leaves
 from pathspace.optim.lists import is_on, settings_of
 from pathspace.optim.rules import Rule, is_linear
@@ -120,7 +121,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         is_fused = is_compiled or (self.fused and self._is_steady())
         if step := (self._begin_eagerly if is_compiled else self._begin)(is_fused):
             for batch in step.batches:
-                self._update(batch, step)
+                (self._update_natively if step.is_native else self._update)(batch, step)
             (self._end_eagerly if is_compiled else self._end)(step)
         return loss
 
@@ -132,7 +133,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             return None
         for sheet in sheets:
             sheet.load()
-        if not (is_finite(step, self.space.seen) and self.space.inspect(step)):
+        if not self.space.inspect(step):
             if not step.rest(self.network.copies):
                 self.skipped += 1
                 first = self.network.copies == 1 and bool(self.skipped == 1)
@@ -190,12 +191,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
     def _update(self, batch: Batch, step: Step) -> None:
         """Step the weights of one batch of blocks."""
         space = self.space
-        if not step.is_complete:
-            given = [block for block in batch.blocks if step.gradients[block.place] is not None]
-            if not given:
-                return
-            if len(given) < len(batch.blocks):
-                batch = Batch(batch.group, batch.dtype, given)
+        batch = batch.given(step.gradients)
+        if not batch.blocks:
+            return
         weights = batch.keep("weights", batch.all_of, step.weights)
         group = self.param_groups[batch.group]
         if self.network.copies > 1:
@@ -220,6 +218,32 @@ class InvariantOptimizer(torch.optim.Optimizer):
             None if step.is_fused else self._room,
         )
 
+    def _update_natively(self, batch: Batch, step: Step) -> None:
+        """The same for a linear rule, in one pass in C."""
+        batch = batch.given(step.gradients)
+        if not batch.blocks:
+            return
+        space, group = self.space, self.param_groups[batch.group]
+        factors = (space.source, space.target, *space.back)
+        taken = batch.keep_all("native", lambda: self._pass_over(batch, step), factors)
+        sign, decay = -1.0 if group["maximize"] else 1.0, float(group["weight_decay"])
+        taken.run(batch.all_of(step.gradients), float(group["lr"]), sign, decay)
+
+    def _pass_over(self, batch: Batch, step: Step) -> native.Steps:
+        space = self.space
+        scale, back = (
+            [_contiguous(batch.of(part)) for part in parts]
+            for parts in ((space.target, space.source), space.back)
+        )
+        return native.Steps(
+            batch.all_of(step.weights),
+            scale,
+            space.penalty(batch),
+            back,
+            [space.apart.get(block.place) for block in batch.blocks],
+            space.own,
+        )
+
     # Bookkeeping -------------------------------------------------------------------------------
 
     def _arranged(self) -> list[Sheet]:
@@ -237,6 +261,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
             kinds = [self._kind(leaf) for leaf in leaves]
             self._sheets = lay_out(zip(leaves, kinds, strict=True), self.network.copies)
             self._batches, self._whole = cut(self._sheets), uncut(self._sheets)
+            self._is_native = self.network.copies == 1 and all(
+                native.fits(sheet.weight) for sheet in self._sheets
+            )
             self.weights = [sheet.weight for sheet in self._sheets]
             self.space.arrange(self._sheets, self.param_groups)
         return self._sheets
@@ -255,6 +282,9 @@ class InvariantOptimizer(torch.optim.Optimizer):
                         f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
                     )
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
+        is_native = self._is_native and self.space.is_native and native.is_available()
+        if is_native and linear:
+            return Step(self, sheets, self._whole, linear, is_native=True)
         if is_fused:
             return Step(self, sheets, self._whole, linear, self.kernels, is_fused)
         return Step(self, sheets, self._batches, linear)
@@ -315,6 +345,10 @@ class InvariantOptimizer(torch.optim.Optimizer):
             self._make_kernels()
             self._arranged()
             self.space.load_state_dict(remembered)
+
+
+def _contiguous(factors: list[Tensor] | None) -> list[Tensor] | None:
+    return None if factors is None else [factor.contiguous() for factor in factors]
 
 
 def _options(space: type[Space]) -> dict[str, inspect.Parameter]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pathspace.network import Edge
 
 SIZE = 2**18  # scalars in a block: with its gradient and a product 3 MB, a cache of two cores
-SMALL = 2**14  # parameters with fewer scalars are laid end to end
+SMALL = 2**13  # parameters with fewer scalars are laid end to end
 Side = Literal["target", "source"]
 Matrices = Sequence[Tensor | None]  # one per sheet
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from pathspace import native
 from pathspace.errors import OutOfRange
+from pathspace.native import Apart
 from pathspace.network import Network
 from pathspace.optim.blocks import Batch
+from pathspace.optim.finite import is_finite
 from pathspace.optim.lists import Group, Tensors
 from pathspace.optim.rules import State
 from pathspace.optim.sheets import Leaf, Sheet
@@ -29,7 +33,10 @@ class Space(ABC):
         source: by sheet, the part of :math:`s_e` that depends on the source of a weight.
         target: by sheet, the part that depends on its target, or all of it.
         back: by sheet, the parts of :math:`b_e` that depend on the source and on the target.
-        seen: by sheet, whether :meth:`inspect` notices a gradient that is not finite.
+        apart: by place of a sheet, single weights that are multiplied by numbers instead, and which
+            of the numbers; what :meth:`finish` does otherwise, a pass in C does on its way.
+        own: these numbers.
+        is_native: whether steps can be taken by passes in C, where the weights allow it.
         is_wide: whether factors are so far from 1 that a step may overflow where gradients are
             finite; then the weights are looked at afterwards, and the step is undone.
     """
@@ -37,7 +44,9 @@ class Space(ABC):
     source: Sequence[Tensor | None]
     target: Sequence[Tensor | None]
     back: tuple[Sequence[Tensor | None], ...] = ()
-    seen: Sequence[bool]
+    apart: Mapping[int, tuple[Apart, Tensor]] = MappingProxyType({})
+    own: Tensor | None = None
+    is_native = True
     sheets: Sequence[Sheet] = ()
     is_wide = False
 
@@ -53,8 +62,11 @@ class Space(ABC):
         return leaf.edge is None or not (leaf.edge.from_free or leaf.edge.into_free)
 
     def inspect(self, step: Step) -> bool:
-        """Look at the gradients; whether they are finite as far as they are looked at."""
-        return True
+        """Look at the gradients; whether they are finite."""
+        if step.is_native:
+            given = [gradient for gradient in step.gradients if gradient is not None]
+            return math.isfinite(native.sums([native.Job(gradient) for gradient in given]))
+        return is_finite(step.gradients)
 
     @abstractmethod
     def prepare(self, step: Step) -> None:
@@ -96,14 +108,14 @@ class Step:
         linear: bool,
         kernels: Kernels | None = None,
         is_fused: bool = False,
+        is_native: bool = False,
     ) -> None:
         self.sheets, self.batches, self.linear = sheets, batches, linear
-        self.kernels, self.is_fused = kernels or Kernels(), is_fused
+        self.kernels, self.is_fused, self.is_native = kernels or Kernels(), is_fused, is_native
         self.groups, self.rule = optimizer.param_groups, optimizer.rule
         self.states: list[State] = [{} for _ in sheets]
         self.weights = optimizer.weights
         self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]
-        self.is_complete = all(gradient is not None for gradient in self.gradients)
         self.is_weighed = False  # the gradients, by a space that does so
         self.resting: Tensor | None = None
         self._held: list[tuple[Tensor, Tensor]] = []

@@ -35,7 +35,10 @@ class WeightSpace(Space):
     def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """No factors."""
         self.source = self.target = [None] * len(sheets)
-        self.seen = [True] * len(sheets)
+
+    def inspect(self, step: Step) -> bool:
+        """Look at nothing."""
+        return True
 
     def prepare(self, step: Step) -> None:
         """Nothing to renew."""
@@ -65,7 +68,7 @@ class DiagonalSpace(Space):
         if layout != self.layout:
             self.layout, self.power = layout, 0.0
             self.source = self.target = [None] * len(sheets)
-        self.sheets, self.seen = sheets, [False] * len(sheets)
+        self.sheets = sheets
         self._log_largest = log_largest(sheets)
 
     def prepare(self, step: Step) -> None:

@@ -93,6 +93,7 @@ class Kernels(NamedTuple):
     row_sums: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
+
 def compiled_kernels() -> Kernels:
     """The same, compiled for the shapes that they meet."""
     return Kernels(compiled(step_weights), compiled(_row_sums))

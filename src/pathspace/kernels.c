@@ -1,0 +1,434 @@
+/* Passes over matrices of weights, each as one loop: see native.py, which compiles and calls them.
+
+   Torch's operations read and write memory once each. A step of G-SGD is eight of them, so for large
+   layers it costs several times what one pass costs. Nothing here knows what the numbers mean.
+
+   The file includes itself: first for float, then for double. */
+
+#ifndef REAL
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK 1024 /* columns at a time: some vectors of so many stay in the first-level cache */
+#define FLUSH 64   /* rows that are added up before their sum is added in double precision */
+
+typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+typedef int (*Number)(void);
+
+static Parallel parallel; /* OpenMP as torch has it loaded; its threads are used, none are made */
+static Number thread_number, thread_count;
+
+void use_threads(void *run, void *number, void *count) {
+  parallel = (Parallel)run;
+  thread_number = (Number)number;
+  thread_count = (Number)count;
+}
+
+/* Some of the work: that of one thread. */
+typedef struct {
+  int64_t first, last;
+} Range;
+
+static Range share(int64_t all, int number, int count) {
+  return (Range){all * number / count, all * (number + 1) / count};
+}
+
+/* Call work(task, number, count) on all threads. */
+typedef struct {
+  void (*work)(void *, int, int);
+  void *task;
+} Call;
+
+static void enter(void *call) {
+  Call *it = call;
+  it->work(it->task, thread_number(), thread_count());
+}
+
+static void on_threads(void (*work)(void *, int, int), void *task, int threads) {
+  Call call = {work, task};
+  if (threads > 1 && parallel)
+    parallel(enter, &call, (unsigned)threads, 0);
+  else
+    work(task, 0, 1);
+}
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(name) JOIN(name, SUFFIX)
+
+#define REAL float
+#define EXP expf
+#define SUFFIX _float32
+#include "kernels.c"
+#undef REAL
+#undef EXP
+#undef SUFFIX
+#define REAL double
+#define EXP exp
+#define SUFFIX _float64
+#include "kernels.c"
+
+#else
+
+/* A number per entry of a matrix: entry (i, j) is at[i * row + j * column], column 0 or 1; 1 without
+   memory. */
+typedef struct {
+  const REAL *at;
+  int64_t row, column;
+} NAME(Factor);
+
+/* The part of it that is common to the entries of a row from some column on, and all else of it. */
+typedef struct {
+  REAL common;
+  const REAL *each;
+} NAME(Part);
+
+static REAL NAME(ones)[CHUNK];
+
+static NAME(Part) NAME(part)(const NAME(Factor) * factor, int64_t i, int64_t j) {
+  if (!factor->at) return (NAME(Part)){1, NAME(ones)};
+  const REAL *start = factor->at + i * factor->row;
+  return factor->column ? (NAME(Part)){1, start + j} : (NAME(Part)){*start, NAME(ones)};
+}
+
+static void NAME(prepare)(void) {
+  for (int j = 0; j < CHUNK; j++) NAME(ones)[j] = 1;
+}
+
+/* w <- back (w - rate scale (sign g + (decay + penalty) w)), with two factors each. Apart are
+   single entries: row i has those with the numbers start[i] to start[i + 1], whose columns are in
+   order; entry k is multiplied by own[owner[k]]. */
+typedef struct {
+  REAL *weight;
+  const REAL *gradient;
+  int64_t rows, columns;
+  double rate, sign, decay;
+  NAME(Factor) scale[2], penalty[2], back[2];
+  const int64_t *start, *apart, *owner;
+  const REAL *own;
+} NAME(Step);
+
+typedef struct {
+  const NAME(Step) * jobs;
+  int64_t count;
+} NAME(Steps);
+
+static void NAME(step_run)(const NAME(Step) * job, int64_t i, int64_t j, int64_t n) {
+  const REAL rate = (REAL)job->rate, sign = (REAL)job->sign, decay = (REAL)job->decay;
+  REAL *restrict w = job->weight + i * job->columns + j;
+  const REAL *restrict g = job->gradient + i * job->columns + j;
+  const NAME(Part) s = NAME(part)(&job->scale[0], i, j), t = NAME(part)(&job->scale[1], i, j);
+  const NAME(Part) a = NAME(part)(&job->back[0], i, j), b = NAME(part)(&job->back[1], i, j);
+  if (job->penalty[0].at || job->penalty[1].at) {
+    const NAME(Part) p = NAME(part)(&job->penalty[0], i, j);
+    const NAME(Part) q = NAME(part)(&job->penalty[1], i, j);
+#pragma omp simd
+    for (int64_t k = 0; k < n; k++) {
+      REAL x = w[k] * p.common * p.each[k] * q.common * q.each[k] + (sign * g[k] + decay * w[k]);
+      x = x * s.common * s.each[k] * t.common * t.each[k];
+      w[k] = (w[k] - rate * x) * a.common * a.each[k] * b.common * b.each[k];
+    }
+  } else {
+#pragma omp simd
+    for (int64_t k = 0; k < n; k++) {
+      REAL x = sign * g[k] + decay * w[k];
+      x = x * s.common * s.each[k] * t.common * t.each[k];
+      w[k] = (w[k] - rate * x) * a.common * a.each[k] * b.common * b.each[k];
+    }
+  }
+}
+
+/* One row from a column to another, in chunks and around what is apart. */
+static void NAME(step_row)(const NAME(Step) * job, int64_t i, Range range) {
+  int64_t next = job->start ? job->start[i] : 0, end = job->start ? job->start[i + 1] : 0;
+  while (next < end && job->apart[next] < range.first) next++;
+  for (int64_t j = range.first; j < range.last;) {
+    const int64_t stop = next < end ? least(job->apart[next], range.last) : range.last;
+    for (int64_t n; j < stop; j += n) {
+      n = least(CHUNK, stop - j);
+      NAME(step_run)(job, i, j, n);
+    }
+    if (stop < range.last) {
+      job->weight[i * job->columns + j] *= job->own[job->owner[next]];
+      j++, next++;
+    }
+  }
+}
+
+static void NAME(step_share)(void *task, int number, int count) {
+  const NAME(Steps) *all = task;
+  for (int64_t k = 0; k < all->count; k++) {
+    const NAME(Step) *job = all->jobs + k;
+    Range rows = {0, job->rows}, columns = {0, job->columns};
+    if (job->rows >= count)
+      rows = share(job->rows, number, count);
+    else
+      columns = share(job->columns, number, count);
+    for (int64_t i = rows.first; i < rows.last; i++) NAME(step_row)(job, i, columns);
+  }
+}
+
+void NAME(step)(const NAME(Step) * jobs, int64_t count, int threads) {
+  NAME(Steps) all = {jobs, count};
+  NAME(prepare)();
+  on_threads(NAME(step_share), &all, threads);
+}
+
+/* Sums over a matrix f: along its rows of f times a row, and over its rows of f times a column.
+
+   f is sign w g + decay w^2 if there is g, else |w|^power, or w; 0 at entries that are apart (see
+   above). To `added`, w times scale, row and column is added where it is not apart. */
+typedef struct {
+  const REAL *weight, *gradient;
+  REAL *added, *products;
+  int64_t rows, columns, power;
+  double sign, decay, scale;
+  const REAL *row, *column;
+  const int64_t *start, *apart;
+  REAL *along, *across;
+  double *sums; /* room for all threads */
+} NAME(Sums);
+
+typedef struct {
+  const NAME(Sums) * jobs;
+  int64_t count;
+  double *totals; /* by thread */
+} NAME(AllSums);
+
+static REAL NAME(sum_run)(const NAME(Sums) * job, int64_t i, int64_t j, int64_t n, REAL *over) {
+  const REAL *restrict w = job->weight + i * job->columns + j;
+  const REAL *restrict row = job->row ? job->row + j : NAME(ones);
+  const REAL column = job->column ? job->column[i] : 1;
+  REAL *restrict across = over;
+  REAL total = 0;
+#define LOOP(f, also)                               \
+  _Pragma("omp simd reduction(+ : total)")          \
+  for (int64_t k = 0; k < n; k++) {                 \
+    const REAL x = f;                               \
+    also;                                           \
+    total += x * row[k];                            \
+  }
+#define ACROSS across[k] += x * column
+  if (job->gradient) {
+    const REAL *restrict g = job->gradient + i * job->columns + j;
+    const REAL sign = (REAL)job->sign, decay = (REAL)job->decay;
+    REAL *restrict products = job->products ? job->products + i * job->columns + j : NULL;
+    if (products) {
+      LOOP((sign * g[k] + decay * w[k]) * w[k], products[k] = x)
+    } else if (across) {
+      LOOP((sign * g[k] + decay * w[k]) * w[k], ACROSS)
+    } else {
+      LOOP((sign * g[k] + decay * w[k]) * w[k], )
+    }
+  } else if (job->added) {
+    REAL *restrict g = job->added + i * job->columns + j;
+    const REAL scale = (REAL)job->scale;
+    if (across) {
+      LOOP(w[k] * w[k], g[k] += w[k] * (row[k] * column) * scale; ACROSS)
+    } else {
+      LOOP(w[k] * w[k], g[k] += w[k] * (row[k] * column) * scale)
+    }
+  } else if (job->power == 0) {
+    LOOP(w[k], )
+  } else if (across) {
+    if (job->power == 1) {
+      LOOP(w[k] < 0 ? -w[k] : w[k], ACROSS)
+    } else if (job->power == 2) {
+      LOOP(w[k] * w[k], ACROSS)
+    } else {
+      LOOP((w[k] * w[k]) * (w[k] * w[k]), ACROSS)
+    }
+  } else if (job->power == 1) {
+    LOOP(w[k] < 0 ? -w[k] : w[k], )
+  } else if (job->power == 2) {
+    LOOP(w[k] * w[k], )
+  } else {
+    LOOP((w[k] * w[k]) * (w[k] * w[k]), )
+  }
+#undef LOOP
+#undef ACROSS
+  return total;
+}
+
+/* One row from a column to another, in chunks and around what is apart. */
+static double NAME(sum_row)(const NAME(Sums) * job, int64_t i, Range range, REAL *across) {
+  double total = 0;
+  int64_t next = job->start ? job->start[i] : 0, end = job->start ? job->start[i + 1] : 0;
+  while (next < end && job->apart[next] < range.first) next++;
+  for (int64_t j = range.first; j < range.last;) {
+    const int64_t stop = next < end ? least(job->apart[next], range.last) : range.last;
+    for (int64_t n; j < stop; j += n) {
+      n = least(CHUNK, stop - j);
+      total += (double)NAME(sum_run)(job, i, j, n, across ? across + j : NULL);
+    }
+    if (stop < range.last) j++, next++;
+  }
+  return total;
+}
+
+static void NAME(flush)(REAL *recent, double *sums, Range columns) {
+  for (int64_t j = columns.first; j < columns.last; j++) {
+    sums[j] += recent[j];
+    recent[j] = 0;
+  }
+}
+
+/* What one thread keeps of a job: sums over rows in double precision and those of the last rows, and
+   sums along rows where others have parts of these rows too. */
+typedef struct {
+  double *across, *along;
+  REAL *recent;
+} NAME(Own);
+
+static int64_t NAME(room)(const NAME(Sums) * job) {
+  return (job->across ? 2 * job->columns : 0) + (job->along ? job->rows : 0);
+}
+
+static NAME(Own) NAME(own)(const NAME(Sums) * job, int number) {
+  double *start = job->sums + number * NAME(room)(job);
+  double *recent = start + (job->across ? job->columns : 0);
+  double *along = recent + (job->across ? job->columns : 0);
+  return (NAME(Own)){start, along, (REAL *)recent};
+}
+
+/* By rows where there are enough of them, else by columns. */
+static void NAME(sum_share)(void *task, int number, int count) {
+  const NAME(AllSums) *all = task;
+  double sum = 0;
+  for (int64_t k = 0; k < all->count; k++) {
+    const NAME(Sums) *job = all->jobs + k;
+    const NAME(Own) own = NAME(own)(job, number);
+    const int by_row = job->rows >= count;
+    Range rows = {0, job->rows}, columns = {0, job->columns};
+    if (by_row)
+      rows = share(job->rows, number, count);
+    else
+      columns = share(job->columns, number, count);
+    for (int64_t i = rows.first; i < rows.last; i++) {
+      const double total = NAME(sum_row)(job, i, columns, job->across ? own.recent : NULL);
+      sum += total;
+      if (job->along) own.along[i] = total;
+      if (job->across && ((i + 1 - rows.first) % FLUSH == 0 || i + 1 == rows.last))
+        NAME(flush)(own.recent, own.across, columns);
+    }
+  }
+  all->totals[number] = sum;
+}
+
+static void NAME(collect)(const NAME(Sums) * job, int threads) {
+  const int64_t room = NAME(room)(job), behind = job->across ? 2 * job->columns : 0;
+  for (int64_t j = 0; job->across && j < job->columns; j++) {
+    double total = 0;
+    for (int k = 0; k < threads; k++) total += job->sums[k * room + j];
+    job->across[j] = (REAL)total;
+  }
+  for (int64_t i = 0; job->along && i < job->rows; i++) {
+    double total = 0;
+    for (int k = 0; k < threads; k++) total += job->sums[k * room + behind + i];
+    job->along[i] = (REAL)total;
+  }
+}
+
+/* 0, and the sum of all f; or 1 if there was no memory, and then nothing has changed. */
+int NAME(sums)(NAME(Sums) * jobs, int64_t count, int threads, double *total) {
+  int64_t size = 0;
+  if (!parallel) threads = 1;
+  for (int64_t k = 0; k < count; k++) size += NAME(room)(jobs + k);
+  double *room = calloc((size_t)(threads * (size + 1)), sizeof(double));
+  if (!room) return 1;
+  double *next = room + threads;
+  for (int64_t k = 0; k < count; k++) {
+    jobs[k].sums = next;
+    next += threads * NAME(room)(jobs + k);
+  }
+  NAME(AllSums) all = {jobs, count, room};
+  NAME(prepare)();
+  on_threads(NAME(sum_share), &all, threads);
+  *total = 0;
+  for (int k = 0; k < threads; k++) *total += room[k];
+  for (int64_t k = 0; k < count; k++) NAME(collect)(jobs + k, threads);
+  free(room);
+  return 0;
+}
+
+/* sums[unit] -= (sign g + decay w) w at single entries; w itself without g. */
+typedef struct {
+  const REAL *weight, *gradient;
+  const int64_t *place, *unit;
+  int64_t count;
+  double sign, decay;
+} NAME(Entries);
+
+static void NAME(subtract)(const NAME(Entries) * some, REAL *sums) {
+  const REAL sign = (REAL)some->sign, decay = (REAL)some->decay;
+  for (int64_t k = 0; k < some->count; k++) {
+    const REAL w = some->weight[some->place[k]];
+    const REAL g = some->gradient ? some->gradient[some->place[k]] : 0;
+    sums[some->unit[k]] -= some->gradient ? (sign * g + decay * w) * w : w;
+  }
+}
+
+/* Numbers by scale, and where they are found. */
+typedef struct {
+  REAL *values;
+  const int64_t *index;
+  int64_t count;
+} NAME(Table);
+
+/* All that is summed before a step: the sums of matrices, some of which are the values of a table;
+   these by their index; and without the products at single entries. `total` is the sum of all f
+   and of the sums by index, finite only if everything is. 1 if there was no memory. */
+int NAME(look)(NAME(Sums) * jobs, int64_t count, int threads, double *total,
+               const NAME(Table) * table, REAL *slopes, int64_t size,
+               const NAME(Entries) * entries, int64_t parts) {
+  if (NAME(sums)(jobs, count, threads, total)) return 1;
+  memset(slopes, 0, (size_t)size * sizeof(REAL));
+  for (int64_t k = 0; k < table->count; k++) slopes[table->index[k]] += table->values[k];
+  for (int64_t k = 0; k < size; k++) *total += (double)slopes[k];
+  for (int64_t k = 0; k < parts; k++) NAME(subtract)(entries + k, slopes);
+  return 0;
+}
+
+/* Logarithms move with the changes of roots: logs[k] = change[first[k]] of_first[k] +
+   change[second[k]] of_second[k]. Behind the 3 size of them come power log_source and one 0, then
+   power log_target and one -inf; both move with the logs of units, according to the side that a unit
+   is moved by. Their exponentials go into the tables. */
+typedef struct {
+  const REAL *change;
+  const int64_t *first, *second;
+  const REAL *of_first, *of_second, *entered;
+  int64_t size;
+  double power;
+  REAL *exponentials;
+  double *log_source, *log_target;
+  NAME(Table) tables[2];
+} NAME(Turn);
+
+void NAME(turn)(const NAME(Turn) * turn) {
+  const int64_t size = turn->size;
+  const REAL *change = turn->change;
+  REAL *factor = turn->exponentials, *of_source = factor + 3 * size, *of_target = of_source + size + 1;
+  for (int64_t k = 0; k < size; k++) {
+    const REAL moved = change[turn->first[k]] * turn->of_first[k];
+    of_source[k] = EXP((REAL)(turn->power * turn->log_source[k]));
+    of_target[k] = EXP((REAL)(turn->power * turn->log_target[k]));
+    turn->log_source[k] += (double)(moved * (1 - turn->entered[k]));
+    turn->log_target[k] += (double)(moved * turn->entered[k]);
+  }
+  for (int64_t k = 0; k < 3 * size; k++) {
+    const REAL first = change[turn->first[k]] * turn->of_first[k];
+    const REAL log = first + change[turn->second[k]] * turn->of_second[k];
+    factor[k] = log == 0 ? 1 : EXP(log);
+  }
+  of_source[size] = 1;
+  of_target[size] = 0;
+  for (const NAME(Table) *table = turn->tables; table < turn->tables + 2; table++)
+    for (int64_t k = 0; k < table->count; k++) table->values[k] = factor[table->index[k]];
+}
+
+#endif

@@ -1,0 +1,306 @@
+r"""Passes over matrices in C, where torch's operations would be several passes each.
+
+``kernels.c`` beside this file is compiled when it is first needed, by the C compiler of the system,
+in about a second and for its processor; nothing is kept on the disk. It works on the threads of
+torch. Everything here has the same in torch's operations where it is used, for other devices and
+dtypes, and for systems without a compiler; the environment variable ``PATHSPACE_NATIVE=0`` asks for
+these everywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("kernels.c")
+VARIABLE = "PATHSPACE_NATIVE"
+FLAGS = ("-O3", "-fopenmp-simd", "-fPIC", "-shared")
+GRAIN = 2**15  # entries that are worth another thread, as in torch
+POWERS = (1, 2, 4)
+NO_MEMORY = "no memory for the sums over rows of large weights"
+_DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+_PATIENCE = 60  # seconds for the compiler
+
+
+class _Factor(ctypes.Structure):
+    _fields_ = (("at", ctypes.c_void_p), ("row", ctypes.c_int64), ("column", ctypes.c_int64))
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "gradient")),
+        *((name, ctypes.c_int64) for name in ("rows", "columns")),
+        *((name, ctypes.c_double) for name in ("rate", "sign", "decay")),
+        *((name, _Factor * 2) for name in ("scale", "penalty", "back")),
+        *((name, ctypes.c_void_p) for name in ("start", "apart", "owner", "own")),
+    )
+
+
+class SumsFields(ctypes.Structure):
+    """What C is told of a :class:`Job`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "gradient", "added", "products")),
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "power")),
+        *((name, ctypes.c_double) for name in ("sign", "decay", "scale")),
+        *((name, ctypes.c_void_p) for name in ("row", "column", "start", "apart")),
+        *((name, ctypes.c_void_p) for name in ("along", "across", "sums")),
+    )
+
+
+class Apart(NamedTuple):
+    """Single entries of a matrix.
+
+    Attributes:
+        start: (rows + 1,) where those of each row start in the lists of all.
+        columns: their columns, in order within a row.
+        order: which of the flat places that they were made of each of them is.
+    """
+
+    start: Tensor
+    columns: Tensor
+    order: Tensor
+
+    @classmethod
+    def at(cls, places: Tensor, shape: tuple[int, int]) -> Apart:
+        """From flat places, all different."""
+        rows, columns = shape
+        found, order = places.sort()
+        start = torch.searchsorted(found, torch.arange(rows + 1) * columns)
+        return cls(start, found % max(1, columns), order)
+
+
+def fits(*tensors: Tensor | None) -> bool:
+    """Whether passes in C can be made over these tensors: matrices and vectors of one dtype."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    dtype = given[0].dtype
+    return (
+        dtype in _DTYPES
+        and all(
+            type(tensor) in _TYPES
+            and tensor.dtype == dtype
+            and tensor.device.type == "cpu"
+            and tensor.is_contiguous()
+            for tensor in given
+        )
+        and is_available()
+    )
+
+
+def is_available() -> bool:
+    """Whether there are passes in C here and now: not where torch follows what is done."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and library() is not None
+    )
+
+
+class Steps:
+    r"""A pass that steps weights: :math:`w \leftarrow b\,(w - \eta\,s\,(\pm g + (\lambda + q)\,w))`.
+
+    Args:
+        weights: matrices w that fit (:func:`fits`); everything else is one per matrix too.
+        scale: at most two factors of s, which broadcast and are contiguous.
+        penalty: at most two factors of q, which is 0 if there is none.
+        back: at most two factors of b.
+        apart: single entries, which are multiplied by numbers instead.
+        owner: which of the numbers each of them is multiplied by.
+        own: these numbers.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        scale: Sequence[Sequence[Tensor] | None],
+        penalty: Sequence[Sequence[Tensor]],
+        back: Sequence[Sequence[Tensor] | None],
+        apart: Sequence[tuple[Apart, Tensor] | None] | None = None,
+        own: Tensor | None = None,
+    ) -> None:
+        self._weights, self._kept = weights, (scale, penalty, back, apart, own)
+        self._jobs = (_Step * len(weights))()
+        for place, (job, weight) in enumerate(zip(self._jobs, weights, strict=True)):
+            job.weight = weight.data_ptr()
+            job.rows, job.columns = weight.shape
+            for slots, lists in ((job.scale, scale), (job.penalty, penalty), (job.back, back)):
+                factors = [factors[place] for factors in lists if factors is not None]
+                for slot, factor in zip(slots, factors, strict=False):
+                    slot.at = factor.data_ptr()
+                    slot.row, slot.column = _strides(factor)
+            some = apart[place] if apart is not None else None
+            if some is not None and own is not None:
+                (start, columns, _), owner = some
+                job.start, job.apart = start.data_ptr(), columns.data_ptr()
+                job.owner, job.own = owner.data_ptr(), own.data_ptr()
+        self._call = function("step", weights[0].dtype)
+
+    def run(self, gradients: Sequence[Tensor], rate: float, sign: float, decay: float) -> None:
+        """Take the step.
+
+        Args:
+            gradients: g.
+            rate: η.
+            sign: that of g.
+            decay: λ.
+        """
+        for job, gradient in zip(self._jobs, gradients, strict=True):
+            job.gradient = gradient.data_ptr()
+            job.rate, job.sign, job.decay = rate, sign, decay
+        self._call(self._jobs, len(self._jobs), threads(self._weights))
+        torch.autograd.graph.increment_version(self._weights)
+
+
+def _strides(factor: Tensor) -> tuple[int, int]:
+    """How far apart the entries of a factor are that two rows meet, and two columns."""
+    rows, columns = factor.shape
+    return (columns if rows > 1 else 0), int(columns > 1)
+
+
+class Job:
+    r"""One matrix for :class:`Sums`, all of whose tensors fit (:func:`fits`).
+
+    With f = :math:`\pm w g + \lambda w^2` if there is a gradient, else :math:`|w|^p`, or w for
+    p = 0; 0 at what is apart.
+
+    Args:
+        weight: the matrix w.
+        gradient: g.
+        added: w · scale · row · column is added to it, if not apart; then f is w².
+        power: p, one of :data:`POWERS` or 0.
+        scale: of what is added.
+        row: one number per column; 1 by default.
+        column: one number per row; 1 by default.
+        apart: entries that do not count.
+        products: gets f; then there are no sums over rows.
+        along: gets the sums along rows of f times the row.
+        across: gets the sums over rows of f times the column.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        *,
+        gradient: Tensor | None = None,
+        added: Tensor | None = None,
+        power: int = 0,
+        scale: float = 1.0,
+        row: Tensor | None = None,
+        column: Tensor | None = None,
+        apart: Apart | None = None,
+        products: Tensor | None = None,
+        along: Tensor | None = None,
+        across: Tensor | None = None,
+    ) -> None:
+        self.weight, self.added = weight, added
+        self.fields = SumsFields(power=power, sign=1.0, scale=scale)
+        self.fields.rows, self.fields.columns = weight.shape
+        given = {"weight": weight, "gradient": gradient, "added": added, "products": products}
+        given |= {"row": row, "column": column, "along": along, "across": across}
+        if apart is not None:
+            given |= {"start": apart.start, "apart": apart.columns}
+        for name, tensor in given.items():
+            if tensor is not None:
+                setattr(self.fields, name, tensor.data_ptr())
+        self._kept = given
+
+
+def sums(jobs: Sequence[Job]) -> float:
+    """Write the sums of matrices of one dtype in one pass; returns the sum of all f."""
+    if not jobs:
+        return 0.0
+    weights, total = [job.weight for job in jobs], ctypes.c_double()
+    fields = (SumsFields * len(jobs))(*(job.fields for job in jobs))
+    call = function("sums", weights[0].dtype)
+    if call(fields, len(jobs), threads(weights), ctypes.byref(total)):
+        raise MemoryError(NO_MEMORY)
+    if written := [job.added for job in jobs if job.added is not None]:
+        torch.autograd.graph.increment_version(written)
+    return total.value
+
+
+def function(name: str, dtype: torch.dtype) -> Any:
+    """A function of the library for a dtype that fits."""
+    return getattr(library(), f"{name}_{_DTYPES[dtype]}")
+
+
+def threads(weights: Sequence[Tensor]) -> int:
+    """How many threads a pass over some matrices is worth."""
+    return max(1, min(torch.get_num_threads(), sum(map(Tensor.numel, weights)) // GRAIN))
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled passes; ``None`` if there is no compiler for them, or they are not wanted."""
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    with _LOCK:
+        return _loaded()
+
+
+def _loaded() -> ctypes.CDLL | None:
+    command = shlex.split(os.environ.get("CC", "")) or _found("cc", "gcc", "clang")
+    if not command:
+        return None
+    with tempfile.TemporaryDirectory(prefix="pathspace-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "kernels.so"
+        for options in (("-march=native", *FLAGS), FLAGS):
+            try:
+                arguments = [*command, *options, str(SOURCE), "-o", str(path), "-lm"]
+                subprocess.run(arguments, check=True, capture_output=True, timeout=_PATIENCE)
+                result = ctypes.CDLL(str(path))
+            except (OSError, subprocess.SubprocessError):
+                continue
+            _declare(result)
+            _share_threads(result)
+            return result
+    return None
+
+
+def _found(*names: str) -> list[str]:
+    """The first of some programs that there is."""
+    return [path for path in map(shutil.which, names) if path][:1]
+
+
+def _declare(kernels: ctypes.CDLL) -> None:
+    """Say what the functions take: p for a pointer, n for a number of things."""
+    kinds = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
+    for dtype in _DTYPES.values():
+        for name, arguments in _ARGUMENTS.items():
+            declared = getattr(kernels, f"{name}_{dtype}")
+            declared.argtypes = [kinds[kind] for kind in arguments]
+
+
+def _share_threads(kernels: ctypes.CDLL) -> None:
+    """Let them work on the threads of torch's OpenMP; without it, on one."""
+    folder = Path(torch.__file__).parent / "lib"
+    for path in folder.glob("libtorch_cpu.*"):
+        try:
+            of_torch = ctypes.CDLL(str(path))
+            names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+            functions = [ctypes.cast(getattr(of_torch, name), ctypes.c_void_p) for name in names]
+        except (OSError, AttributeError):
+            continue
+        kernels.use_threads(*functions)
+
+
+_ARGUMENTS = {
+    "step": "pni",
+    "sums": "pnip",
+    "look": "pnipppnpn",
+    "turn": "p",
+}
+_LOCK = threading.Lock()
+_TYPES = (Tensor, torch.nn.Parameter)
