@@ -70,30 +70,23 @@ def penalties(repeats: int) -> list[Measurement]:
     """What a penalty adds to a step of SGD."""
     network, step = training(batch=128)
     kinds: dict[str, tuple[Callable[[], object], float | None]] = {
-        f"basis-path penalty, {form}{', fused' * fused}": (
-            ps.BasisPathPenalty(network, exact=form == "exact", fused=fused).add_to_gradients_,
+        f"basis-path penalty, {form}": (
+            ps.BasisPathPenalty(network, exact=form == "exact").add_to_gradients_,
             goal,
         )
         for form, goal in (("cheap", 5.0), ("exact", 15.0))
-        for fused in (False, True)
     }
     kinds |= {
         "path-norm penalty": (PathNormPenalty(network).add_to_gradients_, None),
         "one pass w.add_(g)": (adding(network), None),
     }
-    inside = {
-        (decay, fused): training(128, decay, fused)[1]
-        for fused in (False, True)
-        for decay in (0.0, DECAY)
-    }
+    inside = {decay: training(128, decay)[1] for decay in (0.0, DECAY)}
     tasks = {"step": step, **{kind: task for kind, (task, _) in kinds.items()}}
     tasks |= {f"G-SGD {key}": task for key, task in inside.items()}
     seconds = interleaved(tasks, repeats)
     shares = {kind: (seconds[kind], goal) for kind, (_, goal) in kinds.items()}
-    for fused in (False, True):
-        plain, decayed = (seconds[f"G-SGD {(decay, fused)}"] for decay in (0.0, DECAY))
-        name = f"basis-path penalty inside G-SGD (bp_decay{', fused' * fused})"
-        shares[name] = decayed - plain, 5.0
+    plain, decayed = (seconds[f"G-SGD {decay}"] for decay in inside)
+    shares["basis-path penalty inside G-SGD (bp_decay)"] = decayed - plain, 5.0
     return [
         Measurement(f"784-4000-4000-10: {kind}", 100 * share / seconds["step"], "% of a step", goal)
         for kind, (share, goal) in shares.items()
@@ -101,7 +94,7 @@ def penalties(repeats: int) -> list[Measurement]:
 
 
 def training(
-    batch: int, decay: float | None = None, fused: bool = False
+    batch: int, decay: float | None = None
 ) -> tuple[ps.Network, Callable[[], None]]:
     """A wide network and a step of SGD on it, or of G-SGD with a basis-path penalty."""
     torch.manual_seed(0)  # the spread of the skeleton's weights is part of the cost
@@ -111,9 +104,7 @@ def training(
     network = ps.trace(model, x[:1])
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, foreach=True)
     if decay is not None:
-        optimizer = ps.optim.GSGD(
-            model.parameters(), 1e-9, network=network, bp_decay=decay, fused=fused
-        )
+        optimizer = ps.optim.GSGD(model.parameters(), 1e-9, network=network, bp_decay=decay)
 
     def step() -> None:
         optimizer.zero_grad()

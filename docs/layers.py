@@ -67,7 +67,6 @@ LAYERS = (
             "penalties",
             "penalty",
             "squaresums",
-            "wholepass",
             "basisgradients",
             "basismatrix",
             "foldedbias",

@@ -22,9 +22,19 @@ from optimizers import (
 from pathspace.errors import PathspaceError
 from pathspace.optim import GSGD
 from pathspace.optim.stepping import compiled_kernels, step_weights
+from natives import torch_only
 from test_optimizer_integrations import fresh_compiler
 
 __all__ = ["fresh_compiler"]
+
+
+@pytest.fixture(autouse=True)
+def compiled_by_torch():
+    """Linear rules too, which are passes in C where these are possible."""
+    with torch_only():
+        yield
+
+
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # torch's own compiler

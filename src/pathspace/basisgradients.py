@@ -21,13 +21,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pathspace import native
 from pathspace.basis import BasisPaths
 from pathspace.basismatrix import BasisMatrix, Factors, between
-from pathspace.compiling import compiled
 from pathspace.foldedbias import Destination
 from pathspace.signedlogs import log_product
 from pathspace.weightgraph import Places
-from pathspace.wholepass import add_and_sum_along, sum_across
 
 
 class BasisPathGradient:
@@ -36,10 +35,9 @@ class BasisPathGradient:
     Args:
         basis: the basis paths.
         exact: whether skeleton weights have a gradient; if not, theirs is 0.
-        fused: whether large matrices are done by a compiled pass.
     """
 
-    def __init__(self, basis: BasisPaths, exact: bool, fused: bool = False) -> None:
+    def __init__(self, basis: BasisPaths, exact: bool) -> None:
         graph, skeleton = basis.graph, basis.skeleton
         self.exact, self.skeleton, self.is_root = exact, skeleton, basis.is_root
         self.incoming = graph.places(skeleton.incoming)
@@ -50,7 +48,6 @@ class BasisPathGradient:
             for k, edge in enumerate(graph.edges)
             if not edge.is_fixed
         ]
-        self.passes = [compiled(f) for f in (add_and_sum_along, sum_across)] if fused else []
 
     @torch.no_grad()
     def add_(
@@ -66,7 +63,7 @@ class BasisPathGradient:
             name = matrix.edge.parameter
             factors = matrix.factors(into, out, lam1)
             tasks.append(_Task(matrix, weights[name], destination(name), factors))
-        for task in self._compiled_pass(tasks, sums) if lam1 else ():
+        for task in self._pass(tasks, sums) if lam1 else ():
             task.matrix.add_(task.weight, task.destination, task.factors, sums)
         if not self.exact:
             return
@@ -77,31 +74,16 @@ class BasisPathGradient:
         ):
             _add_quotients_(places, weights, destination, forest_sums(total + roots, step))
 
-    def _compiled_pass(self, tasks: list[_Task], sums: tuple[Tensor, Tensor] | None) -> list[_Task]:
-        """Do all that a compiled pass can do; returns the others."""
-        if not self.passes:
-            return tasks
-        wholes, others = [], []
-        for task in tasks:
-            whole = task.matrix.whole(task.weight, task.destination, task.factors, sums is not None)
-            if whole is None:
-                others.append(task)
-            else:
-                wholes.append((task, whole))
-        if not wholes:
-            return others
-        matrices = [whole for _, whole in wholes]
-        add_and_sum, sum_rows = self.passes
-        if sums is None:
-            add_and_sum(matrices)
-            return others
-        across = sum_rows(matrices)  # first: if it cannot be compiled, nothing has changed
-        along = add_and_sum(matrices)
-        for (task, whole), *parts in zip(wholes, along, across, strict=True):
-            both = task.matrix.outer_sums(task.factors, whole.weight)
-            both.take(*parts)
-            task.matrix.collect_(both, whole.weight, task.factors, sums)
-        return others
+    def _pass(self, tasks: list[_Task], sums: tuple[Tensor, Tensor] | None) -> list[_Task]:
+        """Do all that a pass in C can do; returns the others."""
+        found = [(task, task.matrix.job(*task[1:], sums is not None)) for task in tasks]
+        done = [(task, *job) for task, job in found if job is not None]
+        for dtype in {job.weight.dtype for _, job, _ in done}:
+            native.sums([job for _, job, _ in done if job.weight.dtype == dtype])
+        if sums is not None:
+            for task, job, both in done:
+                task.matrix.collect_(both, job.weight, task.factors, sums)
+        return [task for task, job in found if job is None]
 
 
 class _Task(NamedTuple):

@@ -1,7 +1,8 @@
 """The basis-path penalty on one weight tensor: what its positive paths add to gradients and sums.
 
-All operations on some rows are done while they are in the cache, without full-size temporaries:
-the weights are read once and the gradients read and written once.
+In one pass in C over all matrices where that is possible (:mod:`pathspace.native`). Otherwise all
+operations on some rows are done while they are in the cache, without full-size temporaries: the
+weights are read once and the gradients read and written once.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pathspace import wholepass
+from pathspace import native
 from pathspace.flow.powers import rows
 from pathspace.flow.values import exp
+from pathspace.native import Apart, Job
 from pathspace.network import Edge
 from pathspace.squaresums import OuterSums, Piece, SquareSums
-from pathspace.wholepass import SkeletonPlaces, Whole
 
 
 class Factors(NamedTuple):
@@ -62,7 +63,7 @@ class BasisMatrix:
     """
 
     def __init__(self, edge: Edge, incoming: Tensor, outgoing: Tensor) -> None:
-        self.edge, self.incoming, self.outgoing = edge, incoming, outgoing
+        self.edge = edge
         height = edge.shape[0] if edge.shape else 1
         self.shape = (height, edge.count // max(1, height))
         self.target = self._table(edge.target_scale)
@@ -70,11 +71,11 @@ class BasisMatrix:
         self.wanted = edge.from_free, edge.into_free
         self.is_swapped = self._is_swapped()
         self.pieces = []
-        skeleton = torch.unique(torch.cat([incoming, outgoing]))
+        self.skeleton = torch.unique(torch.cat([incoming, outgoing]))
         for some in rows(torch.empty(self.shape, device="meta")):
             ends = torch.tensor([some.start, some.stop]) * self.shape[1]
-            self.pieces.append(Piece(some, between(skeleton, *ends)))
-        self._places: SkeletonPlaces | None = None
+            self.pieces.append(Piece(some, between(self.skeleton, *ends)))
+        self._apart: Apart | None = None
 
     def _table(self, scales: Tensor) -> Tensor:
         """The scales at one end, (rows or 1, columns or 1)."""
@@ -139,32 +140,34 @@ class BasisMatrix:
         for total, scales, part in zip(sums, ends, found.by_end(), strict=True):
             total.index_add_(0, scales.reshape(-1), factors.scale * part.reshape(-1).to(total))
 
-    def whole(
+    def job(
         self, weight: Tensor, destination: Tensor | None, factors: Factors, summed: bool
-    ) -> Whole | None:
-        """What a compiled pass gets; ``None`` if this is to be done some rows at a time."""
-        if destination is None or self.edge.count < wholepass.LARGE or self.is_swapped is None:
+    ) -> tuple[Job, OuterSums] | None:
+        """What a pass in C does and where it leaves sums; ``None`` if it cannot do it."""
+        if self.is_swapped is None or (destination is None and not summed):
             return None
-        w, result = weight.detach().reshape(self.shape), destination.reshape(self.shape)
-        is_alike = w.dtype == result.dtype and not _is_copy(result, destination)
-        if not (is_alike and factors.is_moderate(w.dtype)):
+        w = weight.detach().reshape(self.shape)
+        result = None if destination is None else destination.reshape(self.shape)
+        if destination is not None and result is not None and _is_copy(result, destination):
             return None
-        if self._places is None or self._places.rows.device != w.device:
-            ends = (self.incoming, self.outgoing)
-            row_wise, column_wise = ends[::-1] if self.is_swapped else ends
-            self._places = SkeletonPlaces.of(row_wise, column_wise, self.shape, w.device)
+        if not (factors.is_moderate(w.dtype) and native.fits(w, result)):
+            return None
         sums = self.outer_sums(factors, w)
         by_row, by_column = sums.wanted if summed else (False, False)
-        return Whole(
+        if self._apart is None:
+            self._apart = Apart.at(self.skeleton, self.shape)
+        job = Job(
             w,
-            result,
-            w.new_tensor(factors.scale),
-            sums.row[None],
-            sums.column[:, None],
-            self._places,
-            along=by_column,
-            across=by_row,
+            added=result,
+            power=2,
+            scale=factors.scale,
+            row=sums.row,
+            column=sums.column,
+            apart=self._apart,
+            along=sums.along if by_column else None,
+            across=sums.across if by_row else None,
         )
+        return job, sums
 
     def outer_sums(self, factors: Factors, like: Tensor) -> OuterSums:
         """Where the sums of a matrix with a row and a column of factors are collected."""

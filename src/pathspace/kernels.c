@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 1024 /* columns at a time: some vectors of so many stay in the first-level cache */
+#define CHUNK 2048 /* columns at a time: some vectors of so many stay in the first-level cache */
 #define FLUSH 64   /* rows that are added up before their sum is added in double precision */
 
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
@@ -96,6 +96,12 @@ static NAME(Part) NAME(part)(const NAME(Factor) * factor, int64_t i, int64_t j) 
   return factor->column ? (NAME(Part)){1, start + j} : (NAME(Part)){*start, NAME(ones)};
 }
 
+/* Put the one first that is not the same for all entries, if only one is. */
+static void NAME(sort)(NAME(Part) * first, NAME(Part) * second) {
+  const NAME(Part) kept = *first;
+  if (first->each == NAME(ones)) *first = *second, *second = kept;
+}
+
 static void NAME(prepare)(void) {
   for (int j = 0; j < CHUNK; j++) NAME(ones)[j] = 1;
 }
@@ -122,25 +128,33 @@ static void NAME(step_run)(const NAME(Step) * job, int64_t i, int64_t j, int64_t
   const REAL rate = (REAL)job->rate, sign = (REAL)job->sign, decay = (REAL)job->decay;
   REAL *restrict w = job->weight + i * job->columns + j;
   const REAL *restrict g = job->gradient + i * job->columns + j;
-  const NAME(Part) s = NAME(part)(&job->scale[0], i, j), t = NAME(part)(&job->scale[1], i, j);
-  const NAME(Part) a = NAME(part)(&job->back[0], i, j), b = NAME(part)(&job->back[1], i, j);
-  if (job->penalty[0].at || job->penalty[1].at) {
-    const NAME(Part) p = NAME(part)(&job->penalty[0], i, j);
-    const NAME(Part) q = NAME(part)(&job->penalty[1], i, j);
-#pragma omp simd
-    for (int64_t k = 0; k < n; k++) {
-      REAL x = w[k] * p.common * p.each[k] * q.common * q.each[k] + (sign * g[k] + decay * w[k]);
-      x = x * s.common * s.each[k] * t.common * t.each[k];
-      w[k] = (w[k] - rate * x) * a.common * a.each[k] * b.common * b.each[k];
-    }
-  } else {
-#pragma omp simd
-    for (int64_t k = 0; k < n; k++) {
-      REAL x = sign * g[k] + decay * w[k];
-      x = x * s.common * s.each[k] * t.common * t.each[k];
-      w[k] = (w[k] - rate * x) * a.common * a.each[k] * b.common * b.each[k];
-    }
+  NAME(Part) s = NAME(part)(&job->scale[0], i, j), t = NAME(part)(&job->scale[1], i, j);
+  NAME(Part) a = NAME(part)(&job->back[0], i, j), b = NAME(part)(&job->back[1], i, j);
+  NAME(Part) p = NAME(part)(&job->penalty[0], i, j), q = NAME(part)(&job->penalty[1], i, j);
+  NAME(sort)(&s, &t);
+  NAME(sort)(&a, &b);
+  NAME(sort)(&p, &q);
+#define LOOP(x0, last_of_scale, last_of_back)                              \
+  _Pragma("omp simd")                                                       \
+  for (int64_t k = 0; k < n; k++) {                                         \
+    REAL x = x0;                                                            \
+    x = x * s.common * s.each[k] * t.common last_of_scale;                  \
+    w[k] = (w[k] - rate * x) * a.common * a.each[k] * b.common last_of_back; \
   }
+#define LOSS (sign * g[k] + decay * w[k])
+  /* What is not read costs nothing. */
+  const int single = t.each == NAME(ones) && b.each == NAME(ones) && q.each == NAME(ones);
+  if (!job->penalty[0].at && !job->penalty[1].at) {
+    if (single)
+      LOOP(LOSS, , )
+    else
+      LOOP(LOSS, *t.each[k], *b.each[k])
+  } else if (single)
+    LOOP(w[k] * p.common * p.each[k] * q.common + LOSS, , )
+  else
+    LOOP(w[k] * p.common * p.each[k] * q.common * q.each[k] + LOSS, *t.each[k], *b.each[k])
+#undef LOSS
+#undef LOOP
 }
 
 /* One row from a column to another, in chunks and around what is apart. */
@@ -182,15 +196,17 @@ void NAME(step)(const NAME(Step) * jobs, int64_t count, int threads) {
 /* Sums over a matrix f: along its rows of f times a row, and over its rows of f times a column.
 
    f is sign w g + decay w^2 if there is g, else |w|^power, or w; 0 at entries that are apart (see
-   above). To `added`, w times scale, row and column is added where it is not apart. */
+   above). With power -1 it is g. To `added`, w times scale, row and column is added where it is not
+   apart. Into values goes (sign g + decay w) w of single entries, which are given by picks and picked
+   as others are by start and apart. */
 typedef struct {
   const REAL *weight, *gradient;
   REAL *added, *products;
   int64_t rows, columns, power;
   double sign, decay, scale;
   const REAL *row, *column;
-  const int64_t *start, *apart;
-  REAL *along, *across;
+  const int64_t *start, *apart, *picks, *picked;
+  REAL *values, *along, *across;
   double *sums; /* room for all threads */
 } NAME(Sums);
 
@@ -217,6 +233,10 @@ static REAL NAME(sum_run)(const NAME(Sums) * job, int64_t i, int64_t j, int64_t 
   if (job->gradient) {
     const REAL *restrict g = job->gradient + i * job->columns + j;
     const REAL sign = (REAL)job->sign, decay = (REAL)job->decay;
+    if (job->power < 0) {
+      LOOP(g[k], )
+      return total;
+    }
     REAL *restrict products = job->products ? job->products + i * job->columns + j : NULL;
     if (products) {
       LOOP((sign * g[k] + decay * w[k]) * w[k], products[k] = x)
@@ -253,6 +273,16 @@ static REAL NAME(sum_run)(const NAME(Sums) * job, int64_t i, int64_t j, int64_t 
 #undef LOOP
 #undef ACROSS
   return total;
+}
+
+/* Single entries of a row while it is in the cache. */
+static void NAME(pick)(const NAME(Sums) * job, int64_t i, Range range) {
+  const REAL sign = (REAL)job->sign, decay = (REAL)job->decay;
+  for (int64_t k = job->picks[i]; k < job->picks[i + 1]; k++) {
+    const int64_t j = job->picked[k], at = i * job->columns + j;
+    const REAL w = job->weight[at];
+    if (range.first <= j && j < range.last) job->values[k] = (sign * job->gradient[at] + decay * w) * w;
+  }
 }
 
 /* One row from a column to another, in chunks and around what is apart. */
@@ -312,6 +342,7 @@ static void NAME(sum_share)(void *task, int number, int count) {
     for (int64_t i = rows.first; i < rows.last; i++) {
       const double total = NAME(sum_row)(job, i, columns, job->across ? own.recent : NULL);
       sum += total;
+      if (job->picks) NAME(pick)(job, i, columns);
       if (job->along) own.along[i] = total;
       if (job->across && ((i + 1 - rows.first) % FLUSH == 0 || i + 1 == rows.last))
         NAME(flush)(own.recent, own.across, columns);
@@ -356,49 +387,40 @@ int NAME(sums)(NAME(Sums) * jobs, int64_t count, int threads, double *total) {
   return 0;
 }
 
-/* sums[unit] -= (sign g + decay w) w at single entries; w itself without g. */
-typedef struct {
-  const REAL *weight, *gradient;
-  const int64_t *place, *unit;
-  int64_t count;
-  double sign, decay;
-} NAME(Entries);
-
-static void NAME(subtract)(const NAME(Entries) * some, REAL *sums) {
-  const REAL sign = (REAL)some->sign, decay = (REAL)some->decay;
-  for (int64_t k = 0; k < some->count; k++) {
-    const REAL w = some->weight[some->place[k]];
-    const REAL g = some->gradient ? some->gradient[some->place[k]] : 0;
-    sums[some->unit[k]] -= some->gradient ? (sign * g + decay * w) * w : w;
-  }
-}
-
-/* Numbers by scale, and where they are found. */
+/* Values, which are or belong to numbers by scale, and the scale of each; all of them, or those at
+   some places. */
 typedef struct {
   REAL *values;
-  const int64_t *index;
+  const int64_t *index, *place;
   int64_t count;
 } NAME(Table);
 
 /* All that is summed before a step: the sums of matrices, some of which are the values of a table;
-   these by their index; and without the products at single entries. `total` is the sum of all f
-   and of the sums by index, finite only if everything is. 1 if there was no memory. */
-int NAME(look)(NAME(Sums) * jobs, int64_t count, int threads, double *total,
-               const NAME(Table) * table, REAL *slopes, int64_t size,
-               const NAME(Entries) * entries, int64_t parts) {
+   these by their index; and without the values of other tables. `total` is the sum of all f and of
+   the sums by index, finite only if everything is. 1 if there was no memory. */
+int NAME(look)(NAME(Sums) * jobs, int64_t count, int threads, double *total, REAL *sums,
+               int64_t size, const NAME(Table) * added, const NAME(Table) * removed,
+               int64_t tables) {
   if (NAME(sums)(jobs, count, threads, total)) return 1;
-  memset(slopes, 0, (size_t)size * sizeof(REAL));
-  for (int64_t k = 0; k < table->count; k++) slopes[table->index[k]] += table->values[k];
-  for (int64_t k = 0; k < size; k++) *total += (double)slopes[k];
-  for (int64_t k = 0; k < parts; k++) NAME(subtract)(entries + k, slopes);
+  memset(sums, 0, (size_t)size * sizeof(REAL));
+  for (int64_t k = 0; k < added->count; k++) sums[added->index[k]] += added->values[k];
+  for (int64_t k = 0; k < size; k++) *total += (double)sums[k];
+  for (const NAME(Table) *table = removed; table < removed + tables; table++)
+    for (int64_t k = 0; k < table->count; k++) {
+      const int64_t place = table->place ? table->place[k] : k;
+      sums[table->index[k]] -= table->values[place];
+    }
   return 0;
 }
 
-/* Logarithms move with the changes of roots: logs[k] = change[first[k]] of_first[k] +
+/* The changes of roots are coefficient times slope, within a limit; they are given if there is no
+   coefficient. Logarithms move with them: logs[k] = change[first[k]] of_first[k] +
    change[second[k]] of_second[k]. Behind the 3 size of them come power log_source and one 0, then
    power log_target and one -inf; both move with the logs of units, according to the side that a unit
    is moved by. Their exponentials go into the tables. */
 typedef struct {
+  const REAL *slope, *coefficient;
+  double limit;
   const REAL *change;
   const int64_t *first, *second;
   const REAL *of_first, *of_second, *entered;
@@ -409,26 +431,45 @@ typedef struct {
   NAME(Table) tables[2];
 } NAME(Turn);
 
-void NAME(turn)(const NAME(Turn) * turn) {
+static REAL NAME(change)(const NAME(Turn) * turn, int64_t k) {
+  if (!turn->coefficient) return turn->change[k];
+  const REAL x = turn->slope[k] * turn->coefficient[k], limit = (REAL)turn->limit;
+  return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+static void NAME(turn_share)(void *task, int number, int count) {
+  const NAME(Turn) *turn = task;
   const int64_t size = turn->size;
-  const REAL *change = turn->change;
+  const Range own = share(size, number, count);
   REAL *factor = turn->exponentials, *of_source = factor + 3 * size, *of_target = of_source + size + 1;
-  for (int64_t k = 0; k < size; k++) {
-    const REAL moved = change[turn->first[k]] * turn->of_first[k];
+  for (int64_t k = own.first; k < own.last; k++) {
+    const REAL moved = NAME(change)(turn, turn->first[k]) * turn->of_first[k];
     of_source[k] = EXP((REAL)(turn->power * turn->log_source[k]));
     of_target[k] = EXP((REAL)(turn->power * turn->log_target[k]));
     turn->log_source[k] += (double)(moved * (1 - turn->entered[k]));
     turn->log_target[k] += (double)(moved * turn->entered[k]);
+    for (int64_t n = k; n < 3 * size; n += size) {
+      const REAL first = NAME(change)(turn, turn->first[n]) * turn->of_first[n];
+      const REAL log = first + NAME(change)(turn, turn->second[n]) * turn->of_second[n];
+      factor[n] = log == 0 ? 1 : EXP(log);
+    }
   }
-  for (int64_t k = 0; k < 3 * size; k++) {
-    const REAL first = change[turn->first[k]] * turn->of_first[k];
-    const REAL log = first + change[turn->second[k]] * turn->of_second[k];
-    factor[k] = log == 0 ? 1 : EXP(log);
+}
+
+static void NAME(fill_share)(void *task, int number, int count) {
+  const NAME(Turn) *turn = task;
+  for (const NAME(Table) *table = turn->tables; table < turn->tables + 2; table++) {
+    const Range own = share(table->count, number, count);
+    for (int64_t k = own.first; k < own.last; k++)
+      table->values[k] = turn->exponentials[table->index[k]];
   }
-  of_source[size] = 1;
-  of_target[size] = 0;
-  for (const NAME(Table) *table = turn->tables; table < turn->tables + 2; table++)
-    for (int64_t k = 0; k < table->count; k++) table->values[k] = factor[table->index[k]];
+}
+
+void NAME(turn)(NAME(Turn) * turn, int threads) {
+  turn->exponentials[4 * turn->size] = 1;
+  turn->exponentials[5 * turn->size + 1] = 0;
+  on_threads(NAME(turn_share), turn, threads);
+  on_threads(NAME(fill_share), turn, threads);
 }
 
 #endif

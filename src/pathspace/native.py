@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import shlex
 import shutil
@@ -55,8 +56,8 @@ class SumsFields(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("weight", "gradient", "added", "products")),
         *((name, ctypes.c_int64) for name in ("rows", "columns", "power")),
         *((name, ctypes.c_double) for name in ("sign", "decay", "scale")),
-        *((name, ctypes.c_void_p) for name in ("row", "column", "start", "apart")),
-        *((name, ctypes.c_void_p) for name in ("along", "across", "sums")),
+        *((name, ctypes.c_void_p) for name in ("row", "column", "start", "apart", "picks")),
+        *((name, ctypes.c_void_p) for name in ("picked", "values", "along", "across", "sums")),
     )
 
 
@@ -145,7 +146,8 @@ class Steps:
                 (start, columns, _), owner = some
                 job.start, job.apart = start.data_ptr(), columns.data_ptr()
                 job.owner, job.own = owner.data_ptr(), own.data_ptr()
-        self._call = function("step", weights[0].dtype)
+        self._list, self._settings = list(self._jobs), (math.nan,) * 3
+        self._call, self._threads = function("step", weights[0].dtype), threads(weights)
 
     def run(self, gradients: Sequence[Tensor], rate: float, sign: float, decay: float) -> None:
         """Take the step.
@@ -156,10 +158,14 @@ class Steps:
             sign: that of g.
             decay: λ.
         """
-        for job, gradient in zip(self._jobs, gradients, strict=True):
+        if (settings := (rate, sign, decay)) != self._settings:
+            self._settings = settings
+            for job in self._list:
+                job.rate, job.sign, job.decay = settings
+        for job, gradient in zip(self._list, gradients, strict=True):
             job.gradient = gradient.data_ptr()
-            job.rate, job.sign, job.decay = rate, sign, decay
-        self._call(self._jobs, len(self._jobs), threads(self._weights))
+        most = min(self._threads, torch.get_num_threads())
+        self._call(self._jobs, len(self._jobs), most)
         torch.autograd.graph.increment_version(self._weights)
 
 
@@ -172,18 +178,19 @@ def _strides(factor: Tensor) -> tuple[int, int]:
 class Job:
     r"""One matrix for :class:`Sums`, all of whose tensors fit (:func:`fits`).
 
-    With f = :math:`\pm w g + \lambda w^2` if there is a gradient, else :math:`|w|^p`, or w for
-    p = 0; 0 at what is apart.
+    With f = :math:`\pm w g + \lambda w^2` if there is a gradient, or g for p = -1; else
+    :math:`|w|^p`, or w for p = 0; 0 at what is apart.
 
     Args:
         weight: the matrix w.
         gradient: g.
         added: w · scale · row · column is added to it, if not apart; then f is w².
-        power: p, one of :data:`POWERS` or 0.
+        power: p, one of :data:`POWERS`, 0 or -1.
         scale: of what is added.
         row: one number per column; 1 by default.
         column: one number per row; 1 by default.
         apart: entries that do not count.
+        picked: entries whose :math:`\pm w g + \lambda w^2` is written down, and where that goes.
         products: gets f; then there are no sums over rows.
         along: gets the sums along rows of f times the row.
         across: gets the sums over rows of f times the column.
@@ -200,6 +207,7 @@ class Job:
         row: Tensor | None = None,
         column: Tensor | None = None,
         apart: Apart | None = None,
+        picked: tuple[Apart, Tensor] | None = None,
         products: Tensor | None = None,
         along: Tensor | None = None,
         across: Tensor | None = None,
@@ -211,6 +219,9 @@ class Job:
         given |= {"row": row, "column": column, "along": along, "across": across}
         if apart is not None:
             given |= {"start": apart.start, "apart": apart.columns}
+        if picked is not None:
+            (start, columns, _), values = picked
+            given |= {"picks": start, "picked": columns, "values": values}
         for name, tensor in given.items():
             if tensor is not None:
                 setattr(self.fields, name, tensor.data_ptr())
@@ -224,7 +235,8 @@ def sums(jobs: Sequence[Job]) -> float:
     weights, total = [job.weight for job in jobs], ctypes.c_double()
     fields = (SumsFields * len(jobs))(*(job.fields for job in jobs))
     call = function("sums", weights[0].dtype)
-    if call(fields, len(jobs), threads(weights), ctypes.byref(total)):
+    most = min(threads(weights), torch.get_num_threads())
+    if call(fields, len(jobs), most, ctypes.byref(total)):
         raise MemoryError(NO_MEMORY)
     if written := [job.added for job in jobs if job.added is not None]:
         torch.autograd.graph.increment_version(written)
@@ -237,8 +249,8 @@ def function(name: str, dtype: torch.dtype) -> Any:
 
 
 def threads(weights: Sequence[Tensor]) -> int:
-    """How many threads a pass over some matrices is worth."""
-    return max(1, min(torch.get_num_threads(), sum(map(Tensor.numel, weights)) // GRAIN))
+    """How many threads a pass over some matrices is worth, however many there are."""
+    return max(1, sum(map(Tensor.numel, weights)) // GRAIN)
 
 
 @functools.cache
@@ -299,8 +311,8 @@ def _share_threads(kernels: ctypes.CDLL) -> None:
 _ARGUMENTS = {
     "step": "pni",
     "sums": "pnip",
-    "look": "pnipppnpn",
-    "turn": "p",
+    "look": "pnippnppn",
+    "turn": "pi",
 }
 _LOCK = threading.Lock()
 _TYPES = (Tensor, torch.nn.Parameter)

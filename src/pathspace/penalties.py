@@ -55,8 +55,6 @@ class BasisPathPenalty(Penalty):
         lam2: weight of the roots (negative basis paths).
         choice: the skeleton, see :class:`~pathspace.BasisPaths`.
         exact: gradients of all weights; ``False`` is the paper's cheap form.
-        fused: have torch compile :meth:`add_to_gradients_` for large layers (2^15 weights and
-            more): about two thirds of the time, after some seconds at the first call.
 
     Example:
         >>> import torch, pathspace as ps
@@ -83,14 +81,13 @@ class BasisPathPenalty(Penalty):
         choice: Choice | Skeleton | Mapping[str, Sequence[WeightIndex]] = "modulo",
         *,
         exact: bool = False,
-        fused: bool = False,
     ) -> None:
         for name, value in (("lam1", lam1), ("lam2", lam2)):
             if not value >= 0:
                 raise ValueError(f"{name} must not be negative, not {value}")
         self.basis = BasisPaths(network, choice)
         self.network, self.lam1, self.lam2, self.exact = network, lam1, lam2, exact
-        self._gradient = BasisPathGradient(self.basis, exact, fused)
+        self._gradient = BasisPathGradient(self.basis, exact)
 
     def __repr__(self) -> str:
         kind = "exact" if self.exact else "cheap"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,12 +91,6 @@ class OuterSums(SquareSums):
             torch.mv(squares, self.row, out=self.along[piece.some])
         if by_row:
             self.across.addmv_(squares.T, self.column[piece.some])
-
-    def take(self, along: Tensor | None, across: Sequence[Tensor]) -> None:
-        """Take sums of w² over all columns (times the row), and parts of those over all rows."""
-        self.along = self.along if along is None else along
-        for part in across:
-            self.across += part.sum(0)
 
     def by_end(self) -> tuple[Tensor, Tensor]:
         """The sums by source and by target, when all rows have been added."""

@@ -72,19 +72,34 @@ class BasisSpace(Coordinates):
         self._check_range(self._largest_log)
         if self.metric == "paper" or any(self.decays):
             self._measure(step)
-        change = self._ratio(step).to(self._exponentials.dtype)  # log(1/R)
         power = 2.0 if step.linear else 1.0
         if step.resting is not None:
             self._log_source_before = self.log_source.clone()
-        is_target_new = power != self._power or self._is_any_entered
-        self._power = power
-        if step.is_native and self._passes is not None:
+        if step.is_native and self._passes and self._is_simple(step):
+            self._passes.turn_by(self._per_slope(step), _LIMIT, power, self._is_target_new(power))
+            return
+        change = self._ratio(step).to(self._exponentials.dtype)  # log(1/R); it may choose anew
+        is_target_new = self._is_target_new(power)
+        if step.is_native and self._passes:
             self._passes.turn(change, power, is_target_new)
             return
         self._moves.write(change, (self.log_source, self.log_target), power)
         self._factors.fill(self._exponentials)
         if is_target_new:
             self._target.fill(self._exponentials)
+
+    def _is_target_new(self, power: float) -> bool:
+        """Whether the factors by target are others than at the last step."""
+        before, self._power = self._power, power
+        return power != before or self._is_any_entered
+
+    def _is_simple(self, step: Step) -> bool:
+        """Whether :meth:`_ratio` is no more than slopes times :meth:`_per_slope`, within a limit."""
+        return (
+            self.roots == "multiplicative"
+            and not self.decays[1]
+            and step.is_complete
+        )
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
@@ -143,7 +158,7 @@ class BasisSpace(Coordinates):
         else:
             unit = self._unit(step)
             change = self._ruled(-slope * unit, step) * unit * self._rates(step)
-        if any(gradient is None for gradient in step.gradients):
+        if not step.is_complete:
             change.masked_fill_(self._blocked(step), 0.0)
         return change
 

@@ -59,7 +59,7 @@ class Batch:
     def keep_all(self, what: str, make: Callable[[], Result], parts: tuple[object, ...]) -> Result:
         """What was made of these very parts before."""
         held = self._held.get(what)
-        if held is None or any(a is not b for a, b in zip(held[0], parts, strict=True)):
+        if held is None or list(map(id, held[0])) != list(map(id, parts)):
             held = self._held[what] = (parts, make())
         result: Result = held[1]
         return result
@@ -67,9 +67,7 @@ class Batch:
     def given(self, gradients: Matrices) -> Batch:
         """The blocks that have a gradient."""
         given = [block for block in self.blocks if gradients[block.place] is not None]
-        if len(given) == len(self.blocks):
-            return self
-        return Batch(self.group, self.dtype, given)
+        return self if len(given) == len(self.blocks) else Batch(self.group, self.dtype, given)
 
     def of(self, matrices: Matrices) -> list[Tensor] | None:
         """The rows of the blocks; 1 where there is no matrix, nothing if there is none at all."""

@@ -191,9 +191,10 @@ class InvariantOptimizer(torch.optim.Optimizer):
     def _update(self, batch: Batch, step: Step) -> None:
         """Step the weights of one batch of blocks."""
         space = self.space
-        batch = batch.given(step.gradients)
-        if not batch.blocks:
-            return
+        if not step.is_complete:
+            batch = batch.given(step.gradients)
+            if not batch.blocks:
+                return
         weights = batch.keep("weights", batch.all_of, step.weights)
         group = self.param_groups[batch.group]
         if self.network.copies > 1:
@@ -220,9 +221,10 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     def _update_natively(self, batch: Batch, step: Step) -> None:
         """The same for a linear rule, in one pass in C."""
-        batch = batch.given(step.gradients)
-        if not batch.blocks:
-            return
+        if not step.is_complete:
+            batch = batch.given(step.gradients)
+            if not batch.blocks:
+                return
         space, group = self.space, self.param_groups[batch.group]
         factors = (space.source, space.target, *space.back)
         taken = batch.keep_all("native", lambda: self._pass_over(batch, step), factors)
@@ -275,12 +277,6 @@ class InvariantOptimizer(torch.optim.Optimizer):
 
     def _step_of(self, sheets: list[Sheet], is_fused: bool = False) -> Step:
         """Collect the gradients, as matrices in the dtype that steps are taken in."""
-        for sheet in sheets:
-            for leaf in sheet.leaves:
-                if leaf.parameter.grad is not None and leaf.parameter.grad.is_sparse:
-                    raise PathspaceError(
-                        f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
-                    )
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
         is_native = self._is_native and self.space.is_native and native.is_available()
         if is_native and linear:

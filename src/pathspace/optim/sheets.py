@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pathspace.errors import PathspaceError
 from pathspace.network import Edge
 
 SIZE = 2**18  # scalars in a block: with its gradient and a product 3 MB, a cache of two cores
@@ -145,6 +146,11 @@ class Sheet:
         gradients = [leaf.parameter.grad for leaf in self.leaves]
         if gradients[0] is None:
             return None
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
+                raise PathspaceError(
+                    f"`{leaf.name}` has a sparse gradient; use sparse=False in its layer"
+                )
         if self.single:
             return self.join(gradients)  # type: ignore[arg-type]
         if self._gradient is None:

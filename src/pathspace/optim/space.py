@@ -116,6 +116,7 @@ class Step:
         self.states: list[State] = [{} for _ in sheets]
         self.weights = optimizer.weights
         self.gradients: list[Tensor | None] = [sheet.gradient() for sheet in sheets]
+        self.is_complete = all(gradient is not None for gradient in self.gradients)
         self.is_weighed = False  # the gradients, by a space that does so
         self.resting: Tensor | None = None
         self._held: list[tuple[Tensor, Tensor]] = []

@@ -1,0 +1,26 @@
+"""With and without the passes in C."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from pathspace import native
+
+needs_compiler = pytest.mark.skipif(
+    native.library() is None,
+    reason="there is no C compiler; install gcc or clang, and leave PATHSPACE_NATIVE=0 out",
+)
+
+
+@contextlib.contextmanager
+def torch_only(is_so: bool = True) -> Iterator[None]:
+    """Do everything by torch's operations, as where there is no C compiler."""
+    if is_so:
+        with mock.patch.object(native, "library", lambda: None):
+            yield
+    else:
+        yield
