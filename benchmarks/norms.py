@@ -93,9 +93,7 @@ def penalties(repeats: int) -> list[Measurement]:
     ]
 
 
-def training(
-    batch: int, decay: float | None = None
-) -> tuple[ps.Network, Callable[[], None]]:
+def training(batch: int, decay: float | None = None) -> tuple[ps.Network, Callable[[], None]]:
     """A wide network and a step of SGD on it, or of G-SGD with a basis-path penalty."""
     torch.manual_seed(0)  # the spread of the skeleton's weights is part of the cost
     model = models.build(WIDE)

@@ -20,7 +20,7 @@ needs_compiler = pytest.mark.skipif(
 def torch_only(is_so: bool = True) -> Iterator[None]:
     """Do everything by torch's operations, as where there is no C compiler."""
     if is_so:
-        with mock.patch.object(native, "library", lambda: None):
+        with mock.patch.object(native, "library", return_value=None):
             yield
     else:
         yield

@@ -8,6 +8,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 import pathspace as ps
+from natives import torch_only
 from optimizers import (
     KINDS,
     apart,
@@ -22,7 +23,6 @@ from optimizers import (
 from pathspace.errors import PathspaceError
 from pathspace.optim import GSGD
 from pathspace.optim.stepping import compiled_kernels, step_weights
-from natives import torch_only
 from test_optimizer_integrations import fresh_compiler
 
 __all__ = ["fresh_compiler"]

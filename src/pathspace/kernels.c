@@ -57,19 +57,29 @@ static void on_threads(void (*work)(void *, int, int), void *task, int threads) 
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+#define SIZE(w) ((w) < 0 ? -(w) : (w))
+#define SQUARE(w) ((w) * (w))
+#define FOURTH(w) (SQUARE(w) * SQUARE(w))
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(name) JOIN(name, SUFFIX)
 
 #define REAL float
 #define EXP expf
+#define POW powf
+#define SQRT sqrtf
 #define SUFFIX _float32
 #include "kernels.c"
 #undef REAL
 #undef EXP
+#undef POW
+#undef SQRT
 #undef SUFFIX
 #define REAL double
 #define EXP exp
+#define POW pow
+#define SQRT sqrt
 #define SUFFIX _float64
 #include "kernels.c"
 
@@ -249,26 +259,28 @@ static REAL NAME(sum_run)(const NAME(Sums) * job, int64_t i, int64_t j, int64_t 
     REAL *restrict g = job->added + i * job->columns + j;
     const REAL scale = (REAL)job->scale;
     if (across) {
-      LOOP(w[k] * w[k], g[k] += w[k] * (row[k] * column) * scale; ACROSS)
+      LOOP(SQUARE(w[k]), g[k] += w[k] * (row[k] * column) * scale; ACROSS)
     } else {
-      LOOP(w[k] * w[k], g[k] += w[k] * (row[k] * column) * scale)
+      LOOP(SQUARE(w[k]), g[k] += w[k] * (row[k] * column) * scale)
     }
   } else if (job->power == 0) {
     LOOP(w[k], )
-  } else if (across) {
-    if (job->power == 1) {
-      LOOP(w[k] < 0 ? -w[k] : w[k], ACROSS)
-    } else if (job->power == 2) {
-      LOOP(w[k] * w[k], ACROSS)
-    } else {
-      LOOP((w[k] * w[k]) * (w[k] * w[k]), ACROSS)
-    }
   } else if (job->power == 1) {
-    LOOP(w[k] < 0 ? -w[k] : w[k], )
+    if (across) {
+      LOOP(SIZE(w[k]), ACROSS)
+    } else {
+      LOOP(SIZE(w[k]), )
+    }
   } else if (job->power == 2) {
-    LOOP(w[k] * w[k], )
+    if (across) {
+      LOOP(SQUARE(w[k]), ACROSS)
+    } else {
+      LOOP(SQUARE(w[k]), )
+    }
+  } else if (across) {
+    LOOP(FOURTH(w[k]), ACROSS)
   } else {
-    LOOP((w[k] * w[k]) * (w[k] * w[k]), )
+    LOOP(FOURTH(w[k]), )
   }
 #undef LOOP
 #undef ACROSS
@@ -282,6 +294,48 @@ static void NAME(pick)(const NAME(Sums) * job, int64_t i, Range range) {
     const int64_t j = job->picked[k], at = i * job->columns + j;
     const REAL w = job->weight[at];
     if (range.first <= j && j < range.last) job->values[k] = (sign * job->gradient[at] + decay * w) * w;
+  }
+}
+
+/* |w|^power of four rows at once, so that the row and what is summed over rows are read once. */
+static void NAME(sum_four)(const NAME(Sums) * job, int64_t i, Range range, REAL *recent,
+                           double *totals) {
+  for (int64_t j = range.first; j < range.last; j += CHUNK) {
+    const int64_t n = least(CHUNK, range.last - j);
+    const REAL *restrict w0 = job->weight + i * job->columns + j, *restrict w1 = w0 + job->columns;
+    const REAL *restrict w2 = w1 + job->columns, *restrict w3 = w2 + job->columns;
+    const REAL *restrict row = job->row ? job->row + j : NAME(ones);
+    const REAL *column = job->column ? job->column + i : NAME(ones);
+    const REAL c0 = column[0], c1 = column[1], c2 = column[2], c3 = column[3];
+    REAL *restrict across = recent + j;
+    REAL t0 = 0, t1 = 0, t2 = 0, t3 = 0;
+#define LOOP(f, also)                                                  \
+  _Pragma("omp simd reduction(+ : t0, t1, t2, t3)")                     \
+  for (int64_t k = 0; k < n; k++) {                                    \
+    const REAL x0 = f(w0[k]), x1 = f(w1[k]), x2 = f(w2[k]), x3 = f(w3[k]); \
+    also;                                                              \
+    t0 += x0 * row[k];                                                 \
+    t1 += x1 * row[k];                                                 \
+    t2 += x2 * row[k];                                                 \
+    t3 += x3 * row[k];                                                 \
+  }
+#define ACROSS across[k] += (x0 * c0 + x1 * c1) + (x2 * c2 + x3 * c3)
+    if (job->power == 1 && recent) {
+      LOOP(SIZE, ACROSS)
+    } else if (job->power == 1) {
+      LOOP(SIZE, )
+    } else if (job->power == 2 && recent) {
+      LOOP(SQUARE, ACROSS)
+    } else if (job->power == 2) {
+      LOOP(SQUARE, )
+    } else if (recent) {
+      LOOP(FOURTH, ACROSS)
+    } else {
+      LOOP(FOURTH, )
+    }
+#undef LOOP
+#undef ACROSS
+    totals[0] += t0, totals[1] += t1, totals[2] += t2, totals[3] += t3;
   }
 }
 
@@ -339,7 +393,19 @@ static void NAME(sum_share)(void *task, int number, int count) {
       rows = share(job->rows, number, count);
     else
       columns = share(job->columns, number, count);
-    for (int64_t i = rows.first; i < rows.last; i++) {
+    int64_t i = rows.first;
+    if (job->power > 0 && !job->gradient && !job->added && !job->start)
+      for (; i + 4 <= rows.last; i += 4) {
+        double totals[4] = {0, 0, 0, 0};
+        NAME(sum_four)(job, i, columns, job->across ? own.recent : NULL, totals);
+        for (int k = 0; k < 4; k++) {
+          sum += totals[k];
+          if (job->along) own.along[i + k] = totals[k];
+        }
+        if (job->across && ((i + 4 - rows.first) % FLUSH == 0 || i + 4 == rows.last))
+          NAME(flush)(own.recent, own.across, columns);
+      }
+    for (; i < rows.last; i++) {
       const double total = NAME(sum_row)(job, i, columns, job->across ? own.recent : NULL);
       sum += total;
       if (job->picks) NAME(pick)(job, i, columns);
@@ -385,6 +451,40 @@ int NAME(sums)(NAME(Sums) * jobs, int64_t count, int threads, double *total) {
   for (int64_t k = 0; k < count; k++) NAME(collect)(jobs + k, threads);
   free(room);
   return 0;
+}
+
+/* x <- scale x^exponent for positive x, else 0; also where that is infinite. */
+typedef struct {
+  REAL *values;
+  int64_t count;
+  double exponent, scale;
+} NAME(Powers);
+
+static void NAME(raise_share)(void *task, int number, int count) {
+  const NAME(Powers) *all = task;
+  const Range range = share(all->count, number, count);
+  REAL *restrict x = all->values + range.first;
+  const int64_t n = range.last - range.first;
+  const REAL scale = (REAL)all->scale, exponent = (REAL)all->exponent;
+#define LOOP(f)                               \
+  for (int64_t k = 0; k < n; k++) {           \
+    const REAL y = f;                         \
+    x[k] = x[k] > 0 && y < INFINITY ? y * scale : 0; \
+  }
+  if (exponent == -1)
+    LOOP(1 / x[k])
+  else if (exponent == (REAL)-0.5)
+    LOOP(1 / SQRT(x[k]))
+  else if (exponent == -2)
+    LOOP(1 / (x[k] * x[k]))
+  else
+    LOOP(POW(x[k], exponent))
+#undef LOOP
+}
+
+void NAME(raise)(REAL *values, int64_t count, int threads, double exponent, double scale) {
+  NAME(Powers) all = {values, count, exponent, scale};
+  on_threads(NAME(raise_share), &all, threads);
 }
 
 /* Values, which are or belong to numbers by scale, and the scale of each; all of them, or those at

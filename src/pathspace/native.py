@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +110,9 @@ def is_available() -> bool:
 
 
 class Steps:
-    r"""A pass that steps weights: :math:`w \leftarrow b\,(w - \eta\,s\,(\pm g + (\lambda + q)\,w))`.
+    r"""A pass that steps weights.
+
+    .. math:: w \leftarrow b\,(w - \eta\,s\,(\pm g + (\lambda + q)\,w))
 
     Args:
         weights: matrices w that fit (:func:`fits`); everything else is one per matrix too.
@@ -118,7 +120,7 @@ class Steps:
         penalty: at most two factors of q, which is 0 if there is none.
         back: at most two factors of b.
         apart: single entries, which are multiplied by numbers instead.
-        owner: which of the numbers each of them is multiplied by.
+            With each of them the number of its number.
         own: these numbers.
     """
 
@@ -243,6 +245,12 @@ def sums(jobs: Sequence[Job]) -> float:
     return total.value
 
 
+def raise_(values: Tensor, exponent: float, scale: float) -> None:
+    """Raise positive numbers to a power in place, times a scale; 0 for others and for infinity."""
+    most = min(threads([values]), torch.get_num_threads())
+    function("raise", values.dtype)(values.data_ptr(), values.numel(), most, exponent, scale)
+
+
 def function(name: str, dtype: torch.dtype) -> Any:
     """A function of the library for a dtype that fits."""
     return getattr(library(), f"{name}_{_DTYPES[dtype]}")
@@ -311,6 +319,7 @@ def _share_threads(kernels: ctypes.CDLL) -> None:
 _ARGUMENTS = {
     "step": "pni",
     "sums": "pnip",
+    "raise": "pnidd",
     "look": "pnippnppn",
     "turn": "pi",
 }

@@ -89,7 +89,8 @@ class Linear:
         """The product with one sample; what comes back on the same way, if that is known."""
         ahead = self.ahead
         back = None if ahead is None else torch.zeros_like(x)
-        if self.sum_natively(weight, along=(x, result), across=ahead and (ahead.gradient, back)):
+        across = None if ahead is None or back is None else (ahead.gradient, back)
+        if self.sum_natively(weight, (x, result), across):
             if ahead is not None:
                 ahead.to_x = back
             return
@@ -148,8 +149,10 @@ class Linear:
             return False
         if torch.is_grad_enabled() or not native.fits(weight, *vectors):
             return False
-        power, given = int(self.p), {"row": row, "along": products}
-        native.sums([native.Job(weight, power=power, column=column, across=sums, **given)])
+        job = native.Job(
+            weight, power=int(self.p), row=row, column=column, along=products, across=sums
+        )
+        native.sums([job])
         return True
 
     def to_weight(self, factors: Factors, weight: Tensor) -> Tensor:

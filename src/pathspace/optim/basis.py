@@ -75,15 +75,18 @@ class BasisSpace(Coordinates):
         power = 2.0 if step.linear else 1.0
         if step.resting is not None:
             self._log_source_before = self.log_source.clone()
+        logs = self.log_source, self.log_target
         if step.is_native and self._passes and self._is_simple(step):
-            self._passes.turn_by(self._per_slope(step), _LIMIT, power, self._is_target_new(power))
+            is_target_new = self._is_target_new(power)
+            self._passes.turn_by(self._per_slope(step), _LIMIT, logs, power, is_target_new)
             return
         change = self._ratio(step).to(self._exponentials.dtype)  # log(1/R); it may choose anew
+        logs = self.log_source, self.log_target
         is_target_new = self._is_target_new(power)
         if step.is_native and self._passes:
-            self._passes.turn(change, power, is_target_new)
+            self._passes.turn(change, logs, power, is_target_new)
             return
-        self._moves.write(change, (self.log_source, self.log_target), power)
+        self._moves.write(change, logs, power)
         self._factors.fill(self._exponentials)
         if is_target_new:
             self._target.fill(self._exponentials)
@@ -94,12 +97,8 @@ class BasisSpace(Coordinates):
         return power != before or self._is_any_entered
 
     def _is_simple(self, step: Step) -> bool:
-        """Whether :meth:`_ratio` is no more than slopes times :meth:`_per_slope`, within a limit."""
-        return (
-            self.roots == "multiplicative"
-            and not self.decays[1]
-            and step.is_complete
-        )
+        """Whether :meth:`_ratio` is slopes times :meth:`_per_slope` within a limit, and no more."""
+        return self.roots == "multiplicative" and not self.decays[1] and step.is_complete
 
     def _measure(self, step: Step) -> None:
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
@@ -273,7 +272,7 @@ class BasisSpace(Coordinates):
     def finish(self, step: Step) -> None:
         """Give the roots their new values and the free weights their old ones."""
         if self._large.parts and not step.is_native:  # else they have them
-            self.old *= self.own
+            self.old *= self._own
             self._large.put_(step.weights, self.old)
         if not step.linear:
             for matrix, where, values in self.waiting:

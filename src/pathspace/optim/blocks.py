@@ -44,17 +44,13 @@ class Batch:
     group: int
     dtype: torch.dtype
     blocks: list[Block] = field(default_factory=list)
-    _held: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False)
+    _held: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, repr=False)
 
     def keep(self, what: str, take: Callable[[Matrices], Result], matrices: Matrices) -> Result:
         """What was taken from these very matrices before: slices cost as much as small sums."""
         if torch.compiler.is_compiling():
             return take(matrices)
-        held = self._held.get(what)
-        if held is None or held[0] is not matrices:
-            held = self._held[what] = (matrices, take(matrices))
-        result: Result = held[1]
-        return result
+        return self.keep_all(what, lambda: take(matrices), (matrices,))
 
     def keep_all(self, what: str, make: Callable[[], Result], parts: tuple[object, ...]) -> Result:
         """What was made of these very parts before."""

@@ -6,7 +6,6 @@ itself is in :mod:`pathspace.optim.basis`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -19,7 +18,7 @@ from pathspace.network import Network
 from pathspace.optim.entries import Entries
 from pathspace.optim.lists import Group, is_on
 from pathspace.optim.moves import Moves
-from pathspace.optim.passes import Passes, kinds
+from pathspace.optim.passes import Passes, is_one_pass
 from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Sheet, Side
@@ -232,7 +231,7 @@ class Coordinates(Space):
         assert self._entered is not None
         self._moves = Moves(self.owner, self.parent, self.child, self._entered.to(dtype))
         self._exponentials = self._moves.exponentials
-        self.own = self._exponentials[size : 3 * size]  # of roots and free weights
+        self.own = self._own = self._exponentials[size : 3 * size]  # of roots and free weights
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
         both[:size].masked_fill_(~(has & ~free), -1)
@@ -319,7 +318,7 @@ class Coordinates(Space):
         self._flows = list(zip(flow_parts[:count], flow_parts[count:], strict=True))
         self.seen = [any(map(_is_there, pair)) for pair in self._flows]
         self.is_native = len({sheet.dtype for sheet in self.sheets}) == 1 and all(
-            kinds(sheet.weight.shape, pair) is not None
+            is_one_pass(sheet.weight, pair)
             for sheet, pair in zip(self.sheets, self._flows, strict=True)
         )
         self._small: list[tuple[torch.dtype, Tensor, Tensor]] = []

@@ -119,16 +119,17 @@ class InvariantOptimizer(torch.optim.Optimizer):
         # What comes before and after depends on the numbers, so it is left out of a compiled step.
         is_compiled = torch.compiler.is_compiling()
         is_fused = is_compiled or (self.fused and self._is_steady())
-        if step := (self._begin_eagerly if is_compiled else self._begin)(is_fused):
+        begin = self._begin_eagerly if is_compiled else self._begin
+        if step := begin(is_fused, not is_compiled):
             for batch in step.batches:
                 (self._update_natively if step.is_native else self._update)(batch, step)
             (self._end_eagerly if is_compiled else self._end)(step)
         return loss
 
-    def _begin(self, is_fused: bool) -> Step | None:
+    def _begin(self, is_fused: bool, may_be_native: bool) -> Step | None:
         """Collect what the step works on; nothing if it is not to be taken."""
         sheets = self._arranged()
-        step = self._step_of(sheets, is_fused)
+        step = self._step_of(sheets, is_fused, may_be_native)
         if all(gradient is None for gradient in step.gradients):
             return None
         for sheet in sheets:
@@ -275,11 +276,13 @@ class InvariantOptimizer(torch.optim.Optimizer):
         count = self.state.get(leaf.parameter, {}).get("step", 0.0)
         return leaf.parameter.grad is None, float(count)
 
-    def _step_of(self, sheets: list[Sheet], is_fused: bool = False) -> Step:
+    def _step_of(
+        self, sheets: list[Sheet], is_fused: bool = False, may_be_native: bool = False
+    ) -> Step:
         """Collect the gradients, as matrices in the dtype that steps are taken in."""
         linear = all(is_linear(self.rule, group) for group in self.param_groups)
-        is_native = self._is_native and self.space.is_native and native.is_available()
-        if is_native and linear:
+        may_be_native = may_be_native and linear and self._is_native and self.space.is_native
+        if may_be_native and native.is_available():
             return Step(self, sheets, self._whole, linear, is_native=True)
         if is_fused:
             return Step(self, sheets, self._whole, linear, self.kernels, is_fused)

@@ -8,19 +8,19 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
 
 from pathspace import native
 from pathspace.optim.lists import Group
-from pathspace.optim.scaletables import Table
 from pathspace.optim.space import Step
 
 if TYPE_CHECKING:
     from pathspace.optim.coordinates import Coordinates
 
+Logs = tuple[Tensor, Tensor]  # (H+1,) log ρ and log σ, in float64
 _UNITS = 512  # that are worth another thread
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -46,47 +46,45 @@ class Passes:
     """What a step reads and writes and where, put down once for as long as that stays the same."""
 
     def __init__(self, space: Coordinates, step: Step) -> None:
-        self._space, dtype = space, space._slopes.dtype
+        self._slopes = space._slopes
+        dtype, flow = self._slopes.dtype, space._flow
         self._look, self._turn = (native.function(name, dtype) for name in ("look", "turn"))
         self._total = ctypes.c_double()
-        given = [n for n, gradient in enumerate(step.gradients) if gradient is not None]
-        size, owner = len(space.owner), space.owner.cpu()
-        jobs, removed = [], []
-        for place in given:
-            weight, options = step.weights[place], {}
-            if not space.seen[place]:
-                options["power"] = -1
+        jobs, given = [], []
+        removed: list[tuple[Tensor, Tensor, Tensor | None]] = [
+            (flow.memory[of], unit, where) for of, unit, where in space._small
+        ]
+        for place, weight in enumerate(step.weights):
+            parts = space._flows[place]
+            if step.gradients[place] is None:
+                for part in parts:
+                    if part is not None:
+                        part.zero_()
+                continue
+            picked = None
             if place in space.apart:
                 apart, rows = space.apart[place]
-                values = torch.empty_like(space._slopes[: len(rows)])
-                options["picked"] = apart, values
-                unit = torch.where(rows < size, rows, owner[(rows - size).clamp(min=0)])
-                removed.append((values, unit, None))
-            wanted = kinds(weight.shape, space._flows[place]) or {}
-            jobs.append(native.Job(weight, **wanted, **options))
-        for of, unit, where in space._small:
-            removed.append((space._flow.memory[of], unit, where))
+                picked = apart, torch.empty_like(self._slopes[: len(rows)])
+                removed.append((picked[1], _owners(space, rows), None))
+            power = 0 if space.seen[place] else -1
+            jobs.append(native.Job(weight, power=power, picked=picked, **_named(weight, parts)))
+            given.append(place)
         self._jobs = (native.SumsFields * len(jobs))(*(job.fields for job in jobs))
-        self._removed = (_Table * len(removed))(*(_table(*parts) for parts in removed))
-        self._kept = jobs, removed
         self._given = list(zip(self._jobs, given, strict=True))
         self._most = native.threads([step.weights[place] for place in given])
         self._settings: list[tuple[float, float]] = []
-        flow = space._flow
         self._added = _table(flow.memory.get(dtype), flow.index.get(dtype))
-        self._slopes = space._slopes
-        moves = space._moves
-        self._fields = _Turn(size=len(space.owner))
+        self._removed = (_Table * len(removed))(*(_table(*some) for some in removed))
+        self._fields = _Turn(size=len(space.owner), slope=self._slopes.data_ptr())
         for name in ("first", "second", "of_first", "of_second", "entered", "exponentials"):
-            setattr(self._fields, name, getattr(moves, name).data_ptr())
+            setattr(self._fields, name, getattr(space._moves, name).data_ptr())
         for slot, table in enumerate((space._factors, space._target)):
             self._fields.tables[slot] = _table(table.memory.get(dtype), table.index.get(dtype))
         self._targets = self._fields.tables[1].count
-        self._change = torch.empty_like(space._slopes[:-1])
-        self._fields.slope = space._slopes.data_ptr()
+        self._kept = jobs, removed, space._moves, flow, space._factors, space._target
 
     def look(self, step: Step) -> bool:
-        """Sum the products that the slopes are made of; whether these and all gradients are finite."""
+        """Sum what slopes are made of; whether that and all gradients are finite."""
         settings = [_settings(group) for group in step.groups]
         if settings != self._settings:
             self._set(settings, step)
@@ -114,24 +112,31 @@ class Passes:
         for fields, place in self._given:
             fields.sign, fields.decay = settings[step.sheets[place].group]
 
-    def turn(self, change: Tensor, power: float, fills_target: bool) -> None:
+    def turn(self, change: Tensor, logs: Logs, power: float, fills_target: bool) -> None:
         """Write all factors, and move log ρ and log σ; see :meth:`Moves.write`."""
-        self._fields.coefficient = None
-        self._write(change, power, fills_target)
+        self._fields.coefficient, self._fields.change = None, change.data_ptr()
+        self._write(logs, power, fills_target)
 
-    def turn_by(self, coefficient: Tensor, limit: float, power: float, fills_target: bool) -> None:
+    def turn_by(
+        self, coefficient: Tensor, limit: float, logs: Logs, power: float, fills_target: bool
+    ) -> None:
         """The same, with changes that are the slopes times a coefficient, within a limit."""
         self._fields.coefficient, self._fields.limit = coefficient.data_ptr(), limit
-        self._write(self._change, power, fills_target)
+        self._write(logs, power, fills_target)
 
-    def _write(self, change: Tensor, power: float, fills_target: bool) -> None:
-        space, fields = self._space, self._fields
-        fields.change, fields.power = change.data_ptr(), power
-        fields.log_source = space.log_source.data_ptr()
-        fields.log_target = space.log_target.data_ptr()
+    def _write(self, logs: Logs, power: float, fills_target: bool) -> None:
+        fields, (source, target) = self._fields, logs
+        fields.power = power
+        fields.log_source, fields.log_target = source.data_ptr(), target.data_ptr()
         fields.tables[1].count = self._targets if fills_target else 0
-        worth = 1 + len(change) // _UNITS
+        worth = 1 + fields.size // _UNITS
         self._turn(ctypes.byref(fields), min(worth, torch.get_num_threads()))
+
+
+def _owners(space: Coordinates, rows: Tensor) -> Tensor:
+    """The units whose slopes products of roots and free weights belong to, given as entries."""
+    size, owner = len(space.owner), space.owner.cpu()
+    return torch.where(rows < size, rows, owner[(rows - size).clamp(min=0)])
 
 
 def _table(values: Tensor | None, index: Tensor | None, place: Tensor | None = None) -> _Table:
@@ -146,15 +151,30 @@ def _settings(group: Group) -> tuple[float, float]:
     return -1.0 if group["maximize"] else 1.0, float(group["weight_decay"])
 
 
-def kinds(shape: torch.Size, parts: Sequence[Tensor | None]) -> dict[str, Tensor] | None:
-    """What parts are of the products of a matrix; ``None`` if one pass cannot write them."""
-    rows, columns = shape
-    known = {(rows, 1): "along", (1, columns): "across", (rows, columns): "products"}
-    wanted: dict[str, Tensor] = {}
+class Sums(TypedDict, total=False):
+    """What the parts of a table are of the products of a matrix."""
+
+    along: Tensor
+    across: Tensor
+    products: Tensor
+
+
+def is_one_pass(weight: Tensor, parts: Sequence[Tensor | None]) -> bool:
+    """Whether all parts of the products of a matrix can be written by one pass."""
+    given = [part for part in parts if part is not None]
+    found = _named(weight, given)
+    return len(found) == len(given) and not {"products", "across"} <= found.keys()
+
+
+def _named(weight: Tensor, parts: Sequence[Tensor | None]) -> Sums:
+    """The parts that are sums along rows or over them, or the products themselves."""
+    rows, columns = weight.shape
+    found: Sums = {}
     for part in parts:
-        if part is not None:
-            kind = known.get((part.shape[0], part.shape[1]))
-            if kind is None or kind in wanted:
-                return None
-            wanted[kind] = part
-    return None if {"products", "across"} <= wanted.keys() else wanted
+        if part is not None and part.shape == weight.shape:
+            found["products"] = part
+        elif part is not None and part.shape == (rows, 1):
+            found["along"] = part
+        elif part is not None and part.shape == (1, columns):
+            found["across"] = part
+    return found

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from pathspace import native
 from pathspace.network import Edge
 from pathspace.weightgraph import sum_to
 
@@ -48,11 +49,11 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
             constants.index_add_(0, targets, entering)
             continue
         if not bool(known[sources].all()):
-            read = torch.zeros_like(known).index_fill_(0, sources, True)
-            known |= _settle(logs, known | ~read, torch.arange(size), constants, 0.0)
+            _settle(logs, known, sources, constants[sources], 0.0)
         if not bool(known[targets].all()):
             entering = _entering(edge, weights[edge.parameter], logs, known)
-            known |= _settle(logs, known, targets, entering, math.log(HE))
+            total = torch.zeros_like(logs).index_add_(0, targets, entering)
+            _settle(logs, known, targets, total[targets], math.log(HE))
     _settle(logs, known, torch.arange(size), constants, 0.0)
     return logs
 
@@ -73,6 +74,13 @@ def _weighted(weight: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
     """Sums of squares times scales, over the axes on which a shape has size 1."""
     if weight.dtype in (torch.float16, torch.bfloat16):
         weight = weight.float()
+    is_by_row = weight.dim() and shape.numel() == len(weight) == shape[0] and len(scales) == 1
+    if is_by_row and weight.numel() and native.fits(weight):
+        row = scales.to(weight).expand(1, *weight.shape[1:]).contiguous().view(-1)
+        found = weight.new_empty(shape)
+        matrix = weight.view(len(weight), -1)
+        native.sums([native.Job(matrix, power=2, row=row, along=found.view(-1))])
+        return found
     square = weight.square()
     both = [d for d in range(weight.dim()) if shape[d] == 1 and scales.shape[d] == 1]
     if both and weight.dim():  # a kernel, before anything is multiplied
@@ -80,9 +88,16 @@ def _weighted(weight: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
     return sum_to(square * scales.to(square), shape)
 
 
-def _settle(logs: Tensor, known: Tensor, scales: Tensor, square: Tensor, norm: float) -> Tensor:
-    """Give scales that are not known yet the norm asked for; which ones got it."""
-    total = torch.zeros_like(logs).index_add_(0, scales, square)
-    new = (total > 0) & ~known
-    logs[new] = norm - total[new].log() / 2
-    return new
+def _settle(logs: Tensor, known: Tensor, scales: Tensor, squares: Tensor, norm: float) -> None:
+    """Give scales that are not known yet the norm asked for, where anything enters them.
+
+    Args:
+        logs: by scale; changed.
+        known: by scale; changed.
+        scales: which ones; one may be there several times.
+        squares: of the norm of what enters each of them.
+        norm: its logarithm, as it is to be.
+    """
+    new = (squares > 0) & ~known[scales]
+    logs[scales] = torch.where(new, norm - squares.log() / 2, logs[scales])
+    known[scales] |= new

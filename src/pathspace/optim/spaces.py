@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathspace import native
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.flow.values import exp
@@ -171,12 +172,13 @@ class PathSpace(DiagonalSpace):
         r"""The factors :math:`\gamma^{-1/2}` of a leaf, as matrices."""
         if slope is None:
             return []
-        exponent = -power / self.p
-        factors = [leaf.factor(f.to(leaf.dtype).pow(exponent)) for f in slope.factors]
-        for factor in factors:
-            factor.nan_to_num_(posinf=0.0)
-        if slope.log:
-            factors[0].mul_(exp(slope.log * exponent))
+        exponent, common = -power / self.p, exp(slope.log * -power / self.p)
+        first, *others = (leaf.factor(f.to(leaf.dtype)) for f in slope.factors)
+        if not others and native.fits(first):  # a large one, and nobody else's
+            native.raise_(first, exponent, common)
+            return [first]
+        factors = [factor.pow(exponent).nan_to_num_(posinf=0.0) for factor in (first, *others)]
+        factors[0].mul_(common)
         return factors
 
     def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -93,7 +93,6 @@ class Kernels(NamedTuple):
     row_sums: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
-
 def compiled_kernels() -> Kernels:
     """The same, compiled for the shapes that they meet."""
     return Kernels(compiled(step_weights), compiled(_row_sums))
