@@ -99,12 +99,13 @@ class Combining(Evaluator):
         if alpha != 1:
             flows[1] = flows[1].times(abs(alpha) ** self.power)
         tensors, log, runs = self.aligned(*flows)
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        if not any(flow.data for flow in flows):
-            return self.refuse() if self.biases else Flow(tensors[0].new_zeros(shape))
         kept = [t for t, f in zip(tensors, flows, strict=True) if f.data or self.biases]
-        total = kept[0] if len(kept) == 1 else self.plus(*kept)
-        return Flow(total.expand(shape), log, True, runs)
+        if len(kept) == 2 and any(flow.data for flow in flows):
+            return Flow(self.plus(*kept), log, True, runs)
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        if not kept:
+            return Flow(tensors[0].new_zeros(shape))
+        return Flow(kept[0].expand(shape), log, True, runs) if len(kept) == 1 else self.refuse()
 
     def rsub(self, a: Any, b: Any, alpha: Any = 1) -> Flow:
         return self.add(b, a, alpha=alpha)
