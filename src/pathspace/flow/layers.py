@@ -219,10 +219,10 @@ class Convolution(Linear):
             )
             return to_x, (to_power,) if wanted[1] else ()
         flat, matrix = gradient.reshape(len(weight), -1), weight.flatten(1)
-        to_columns = flat.new_zeros(matrix.shape[1], flat.shape[1]) if wanted[0] else None
-        if to_columns is not None:
-            for some in rows(matrix, self.scratch.dtype, PRODUCT):
-                to_columns.addmm_(self.raised(matrix[some]).T, flat[some])
+        to_columns: Tensor | None = None
+        for some in rows(matrix, self.scratch.dtype, PRODUCT) if wanted[0] else ():
+            pair = self.raised(matrix[some]).T, flat[some]
+            to_columns = torch.mm(*pair) if to_columns is None else to_columns.addmm_(*pair)
         to_power = (flat @ windows.columns(x).T).view(weight.shape) if wanted[1] else None
         return (
             None if to_columns is None else windows.image(to_columns),
