@@ -14,16 +14,11 @@ from pathspace.bench import Measurement, interleaved, peak_memory
 from pathspace.experiments import models
 
 GSGD, PATH, FLOOR = "G-SGD", "Path-SGD", "G-SGD's arithmetic alone"
-FUSED_GSGD, FUSED_PATH = "G-SGD, fused", "Path-SGD, fused"
+MOMENTUM, FUSED = "G-SGD with momentum", "G-SGD with momentum, fused"
 SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
-    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08, FUSED_GSGD: 1.08, FLOOR: None}),
-    (
-        "mlp:784-4000-4000-10",
-        100,
-        2,
-        {GSGD: 1.10, FUSED_GSGD: 1.10, PATH: 1.15, FUSED_PATH: 1.15, FLOOR: None},
-    ),
+    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08, FLOOR: None}),
+    ("mlp:784-4000-4000-10", 100, 2, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
     ("plainnet34", 128, 0.3, {GSGD: 1.08, PATH: 1 + 2 / 128}),
     ("plainnet34", 32, 0.3, {GSGD: None, PATH: 1 + 2 / 32}),
 ]
@@ -31,10 +26,9 @@ KINDS: dict[str, Callable] = {
     "SGD": lambda params, network: torch.optim.SGD(params, 1e-6, foreach=True),
     GSGD: lambda params, network: ps.optim.GSGD(params, 1e-6, network=network),
     PATH: lambda params, network: ps.optim.PathSGD(params, 1e-12, network=network),
-    FUSED_GSGD: lambda params, network: ps.optim.GSGD(params, 1e-6, network=network, fused=True),
-    FUSED_PATH: lambda params, network: ps.optim.PathSGD(
-        params, 1e-12, network=network, fused=True
-    ),
+    "SGD with momentum": lambda params, network: torch.optim.SGD(params, 1e-6, 0.9, foreach=True),
+    MOMENTUM: lambda params, network: ps.optim.GSGD(params, 1e-6, 0.9, network=network),
+    FUSED: lambda params, network: ps.optim.GSGD(params, 1e-6, 0.9, network=network, fused=True),
     FLOOR: lambda params, network: Floor(params),
 }
 
@@ -94,22 +88,47 @@ def iteration(name: str, kind: str, batch: int) -> tuple[Callable, object]:
 def measure(repeats: int) -> list[Measurement]:
     results = []
     for name, batch, factor, goals in SUBJECTS:
-        tasks = {"SGD": iteration(name, "SGD", batch)[0]}
-        for kind in goals:
-            tasks[kind] = iteration(name, kind, batch)[0]
-        for task in itertools.chain(tasks.values(), tasks.values()):
-            task()
-        seconds = interleaved(tasks, max(2, round(repeats * factor)))
-        for kind in tasks:
-            if kind != "SGD":
-                ratio = seconds[kind] / seconds["SGD"]
-                results.append(
-                    Measurement(f"{name}, batch {batch}: {kind}", ratio, "× SGD", goals.get(kind))
-                )
-    for kind in (GSGD, FUSED_GSGD, PATH, FUSED_PATH):
+        results += against("SGD", name, batch, goals, max(2, round(repeats * factor)))
+    goals = {MOMENTUM: None, FUSED: None}
+    results += against("SGD with momentum", "mlp:784-4000-4000-10", 100, goals, 2 * repeats)
+    for kind in (GSGD, PATH):
         run, optimizer = iteration("mlp:784-4000-4000-10", kind, 4)
         run()
         size = sum(p.numel() * p.element_size() for p in optimizer.param_groups[0]["params"])
         extra = peak_memory(optimizer.step) / size
         results.append(Measurement(f"{kind}: peak memory of a step", extra, "× weights", 1.0))
-    return results
+    return results + bare_pass(max(2, repeats // 2))
+
+
+def against(
+    base: str, name: str, batch: int, goals: dict[str, float | None], repeats: int
+) -> list[Measurement]:
+    """Iterations with some optimizers over those with another."""
+    tasks = {kind: iteration(name, kind, batch)[0] for kind in (base, *goals)}
+    for task in itertools.chain(tasks.values(), tasks.values()):
+        task()
+    seconds = interleaved(tasks, repeats)
+    return [
+        Measurement(
+            f"{name}, batch {batch}: {kind}", seconds[kind] / seconds[base], f"× {base}", goal
+        )
+        for kind, goal in goals.items()
+    ]
+
+
+def bare_pass(repeats: int) -> list[Measurement]:
+    """One sample forwards and back: what Path-SGD's slopes cost at least, in torch's operations."""
+    model = models.build("plainnet34", torch.Generator().manual_seed(0)).train()
+    x = torch.randn(models.example_input("plainnet34", batch=32).shape)
+
+    def through(batch: int) -> Callable[[], None]:
+        def run() -> None:
+            model.zero_grad()
+            model(x[:batch]).square().sum().backward()
+
+        return run
+
+    seconds = interleaved({"1": through(1), "32": through(32)}, repeats)
+    ratio = seconds["1"] / (seconds["32"] / 32)
+    what = "plainnet34: one sample forwards and back alone"
+    return [Measurement(what, ratio, "× its share of 32", None)]

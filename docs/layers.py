@@ -108,6 +108,7 @@ LAYERS = (
             "progress",
             "citing",
             "durable",
+            "native",
             "compiling",
             "errors",
         ),

@@ -24,14 +24,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SOURCE = Path(pathspace.__file__).parent
 MUTATED = """
-    network rescalings basis basisgradients basismatrix squaresums wholepass skeleton weightgraph
+    network rescalings basis basisgradients basismatrix squaresums native skeleton weightgraph
     enumeration norms generalized flow optim
 """.split()
 # The tests that are made for these modules; those that train, draw or print are left out.
 TESTS = """
     rescaling skeleton basis basis_path_norm path_norm enumeration generalized slopes runs layers
-    optim_exactness optim_sides optimizer_contract optim_robustness optim_invariance equivalence
-    trace operations penalties penalties_fused regressions balance evaluation placement
+    optim_exactness optim_native native optim_sides optimizer_contract optim_robustness optim_invariance equivalence
+    trace operations penalties penalties_native regressions balance evaluation placement
     contributions numerical_edges bounds laws together optimizer_integrations
 """.split()
 QUIET = ["-q", "-q", "-s", "-p", "no:cacheprovider", "--tb=no"]

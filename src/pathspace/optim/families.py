@@ -41,7 +41,7 @@ class PathSGD(InvariantOptimizer, rule=Momentum, space=PathSpace):
         every: γ is computed anew every k-th step.
         maximize: maximise instead.
         nonfinite: ``"skip"`` or ``"raise"``.
-        fused: compile the step, for large layers.
+        fused: have torch compile steps with momentum, for large layers.
 
     Example:
         >>> import torch, pathspace as ps
@@ -113,7 +113,7 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
             :class:`~pathspace.BasisPathPenalty`. Invariant.
         maximize: maximise instead.
         nonfinite: ``"skip"`` or ``"raise"``.
-        fused: compile the step, for large layers.
+        fused: have torch compile steps with momentum, for large layers.
 
     Example:
         >>> import torch, pathspace as ps
