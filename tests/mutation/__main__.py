@@ -30,7 +30,8 @@ MUTATED = """
 # The tests that are made for these modules; those that train, draw or print are left out.
 TESTS = """
     rescaling skeleton basis basis_path_norm path_norm enumeration generalized slopes runs layers
-    optim_exactness optim_native native optim_sides optimizer_contract optim_robustness optim_invariance equivalence
+    optim_exactness optim_native native optim_sides optimizer_contract optim_robustness
+    optim_invariance equivalence
     trace operations penalties penalties_native regressions balance evaluation placement
     contributions numerical_edges bounds laws together optimizer_integrations
 """.split()

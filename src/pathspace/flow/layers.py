@@ -69,7 +69,8 @@ class Linear:
         """Apply it; ``token`` is a tensor that requires a gradient, so that the sink is served."""
         if not torch.is_grad_enabled():
             return self.forward(x, weight)
-        result: Tensor = _Layer.apply(x, weight, token, self)
+        is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        result: Tensor = (_Layer if is_transformed else _Direct).apply(x, weight, token, self)
         return result
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -259,3 +260,20 @@ class _Layer(torch.autograd.Function):
             layer.sink(tuple(factor.detach() for factor in factors))
         to_weight = layer.to_weight(factors, weight) if ctx.needs_input_grad[1] else None
         return to_x, to_weight, None, None
+
+
+class _Direct(_Layer):
+    """The same where no transform of functions is active.
+
+    With a context of its own, torch binds the arguments anew at every call, which takes as long as
+    a layer of some thousand weights does.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, token: Tensor | None, layer: Linear
+    ) -> Tensor:
+        _Layer.setup_context(ctx, (x, weight, token, layer), x)
+        return layer.forward(x, weight)
+
+    setup_context = torch.autograd.Function.setup_context
