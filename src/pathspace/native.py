@@ -17,7 +17,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -266,14 +265,14 @@ def library() -> ctypes.CDLL | None:
     """The compiled passes; ``None`` if there is no compiler for them, or they are not wanted."""
     if os.environ.get(VARIABLE) == "0":
         return None
-    with _LOCK:
-        return _loaded()
-
-
-def _loaded() -> ctypes.CDLL | None:
     command = shlex.split(os.environ.get("CC", "")) or _found("cc", "gcc", "clang")
-    if not command:
+    try:
+        return _compiled_by(command) if command else None
+    except OSError:  # no place for a temporary file
         return None
+
+
+def _compiled_by(command: list[str]) -> ctypes.CDLL | None:
     with tempfile.TemporaryDirectory(prefix="pathspace-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "kernels.so"
         for options in (("-march=native", *FLAGS), FLAGS):
@@ -323,5 +322,4 @@ _ARGUMENTS = {
     "look": "pnippnppn",
     "turn": "pi",
 }
-_LOCK = threading.Lock()
 _TYPES = (Tensor, torch.nn.Parameter)
