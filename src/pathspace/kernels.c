@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define CHUNK 2048 /* columns at a time: some vectors of so many stay in the first-level cache */
+#define AHEAD 8    /* rows: how long it takes until something is in the cache */
 #define FLUSH 64   /* rows that are added up before their sum is added in double precision */
 
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
@@ -135,7 +136,6 @@ typedef struct {
 } NAME(Steps);
 
 static void NAME(step_run)(const NAME(Step) * job, int64_t i, int64_t j, int64_t n) {
-  const REAL rate = (REAL)job->rate, sign = (REAL)job->sign, decay = (REAL)job->decay;
   REAL *restrict w = job->weight + i * job->columns + j;
   const REAL *restrict g = job->gradient + i * job->columns + j;
   NAME(Part) s = NAME(part)(&job->scale[0], i, j), t = NAME(part)(&job->scale[1], i, j);
@@ -144,14 +144,14 @@ static void NAME(step_run)(const NAME(Step) * job, int64_t i, int64_t j, int64_t
   NAME(sort)(&s, &t);
   NAME(sort)(&a, &b);
   NAME(sort)(&p, &q);
-#define LOOP(x0, last_of_scale, last_of_back)                              \
-  _Pragma("omp simd")                                                       \
-  for (int64_t k = 0; k < n; k++) {                                         \
-    REAL x = x0;                                                            \
-    x = x * s.common * s.each[k] * t.common last_of_scale;                  \
-    w[k] = (w[k] - rate * x) * a.common * a.each[k] * b.common last_of_back; \
-  }
-#define LOSS (sign * g[k] + decay * w[k])
+  const double scale = job->rate * s.common * t.common;
+  const REAL of_g = (REAL)(scale * job->sign), of_w = (REAL)(scale * job->decay);
+  const REAL of_p = (REAL)(scale * p.common * q.common), back = (REAL)((double)a.common * b.common);
+#define LOOP(x, last_of_scale, last_of_back)                                     \
+  _Pragma("omp simd")                                                            \
+  for (int64_t k = 0; k < n; k++)                                                \
+    w[k] = (w[k] - (x) * s.each[k] last_of_scale) * (back * a.each[k] last_of_back);
+#define LOSS (of_g * g[k] + of_w * w[k])
   /* What is not read costs nothing. */
   const int single = t.each == NAME(ones) && b.each == NAME(ones) && q.each == NAME(ones);
   if (!job->penalty[0].at && !job->penalty[1].at) {
@@ -160,27 +160,24 @@ static void NAME(step_run)(const NAME(Step) * job, int64_t i, int64_t j, int64_t
     else
       LOOP(LOSS, *t.each[k], *b.each[k])
   } else if (single)
-    LOOP(w[k] * p.common * p.each[k] * q.common + LOSS, , )
+    LOOP(w[k] * of_p * p.each[k] + LOSS, , )
   else
-    LOOP(w[k] * p.common * p.each[k] * q.common * q.each[k] + LOSS, *t.each[k], *b.each[k])
+    LOOP(w[k] * of_p * p.each[k] * q.each[k] + LOSS, *t.each[k], *b.each[k])
 #undef LOSS
 #undef LOOP
 }
 
-/* One row from a column to another, in chunks and around what is apart. */
+/* One row from a column to another, in chunks; what is apart is put back with its own factor. */
 static void NAME(step_row)(const NAME(Step) * job, int64_t i, Range range) {
+  REAL kept[CHUNK], *w = job->weight + i * job->columns;
   int64_t next = job->start ? job->start[i] : 0, end = job->start ? job->start[i + 1] : 0;
   while (next < end && job->apart[next] < range.first) next++;
-  for (int64_t j = range.first; j < range.last;) {
-    const int64_t stop = next < end ? least(job->apart[next], range.last) : range.last;
-    for (int64_t n; j < stop; j += n) {
-      n = least(CHUNK, stop - j);
-      NAME(step_run)(job, i, j, n);
-    }
-    if (stop < range.last) {
-      job->weight[i * job->columns + j] *= job->own[job->owner[next]];
-      j++, next++;
-    }
+  for (int64_t j = range.first; j < range.last; j += CHUNK) {
+    const int64_t n = least(CHUNK, range.last - j), first = next;
+    for (; next < end && job->apart[next] < j + n; next++) kept[next - first] = w[job->apart[next]];
+    NAME(step_run)(job, i, j, n);
+    for (int64_t k = first; k < next; k++)
+      w[job->apart[k]] = kept[k - first] * job->own[job->owner[k]];
   }
 }
 
@@ -297,6 +294,12 @@ static void NAME(pick)(const NAME(Sums) * job, int64_t i, Range range) {
   }
 }
 
+/* Those of a later row; the weights between them may not be read at all. */
+static void NAME(fetch)(const NAME(Sums) * job, int64_t i) {
+  for (int64_t k = job->picks[i]; k < job->picks[i + 1]; k++)
+    __builtin_prefetch(job->weight + i * job->columns + job->picked[k]);
+}
+
 /* |w|^power of four rows at once, so that the row and what is summed over rows are read once. */
 static void NAME(sum_four)(const NAME(Sums) * job, int64_t i, Range range, REAL *recent,
                            double *totals) {
@@ -409,6 +412,7 @@ static void NAME(sum_share)(void *task, int number, int count) {
       const double total = NAME(sum_row)(job, i, columns, job->across ? own.recent : NULL);
       sum += total;
       if (job->picks) NAME(pick)(job, i, columns);
+      if (job->picks && i + AHEAD < rows.last) NAME(fetch)(job, i + AHEAD);
       if (job->along) own.along[i] = total;
       if (job->across && ((i + 1 - rows.first) % FLUSH == 0 || i + 1 == rows.last))
         NAME(flush)(own.recent, own.across, columns);
