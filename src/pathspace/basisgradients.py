@@ -54,8 +54,9 @@ class BasisPathGradient:
         self, weights: Mapping[str, Tensor], destination: Destination, lam1: float, lam2: float
     ) -> None:
         """Add the gradient with respect to the weights of the graph to their destinations."""
-        into = log_product(self.incoming.take(weights), self.skeleton.parent)[1]
-        out = log_product(self.outgoing.take(weights), self.skeleton.child)[1]
+        skeleton = self.incoming.take(weights), self.outgoing.take(weights)
+        into = log_product(skeleton[0], self.skeleton.parent)[1]
+        out = log_product(skeleton[1], self.skeleton.child)[1]
         leaving, entering = torch.zeros_like(into), torch.zeros_like(out)
         sums = (leaving, entering) if self.exact else None
         tasks = []
@@ -68,11 +69,11 @@ class BasisPathGradient:
         if not self.exact:
             return
         roots = torch.where(self.is_root, 2 * lam2 * (into + out), 0.0)
-        for places, total, step in (
-            (self.incoming, leaving, self.skeleton.parent),
-            (self.outgoing, entering, self.skeleton.child),
+        for places, taken, total, step in (
+            (self.incoming, skeleton[0], leaving, self.skeleton.parent),
+            (self.outgoing, skeleton[1], entering, self.skeleton.child),
         ):
-            _add_quotients_(places, weights, destination, forest_sums(total + roots, step))
+            _add_at_(places, destination, forest_sums(total + roots, step) / taken)
 
     def _pass(self, tasks: list[_Task], sums: tuple[Tensor, Tensor] | None) -> list[_Task]:
         """Do all that a pass in C can do; returns the others."""
@@ -111,18 +112,14 @@ def forest_sums(values: Tensor, step: Tensor) -> Tensor:
     return result
 
 
-def _add_quotients_(
-    places: Places, weights: Mapping[str, Tensor], destination: Destination, sums: Tensor
-) -> None:
-    """Add sum / weight at the places of skeleton weights."""
+def _add_at_(places: Places, destination: Destination, values: Tensor) -> None:
+    """Add values at the places of skeleton weights."""
     for block in places.blocks:
-        name = places.graph.edges[block.edge].parameter
-        target, weight = destination(name), weights[name]
+        target = destination(places.graph.edges[block.edge].parameter)
         if target is None:
             continue
-        values = sums[block.rows]
+        added = values[block.rows].to(target)
         if block.index:
-            index = tuple(i.to(weight.device) for i in block.index)
-            target[index] += (values.to(weight.device) / weight[index]).to(target)
+            target[tuple(i.to(target.device) for i in block.index)] += added
         else:
-            target += (values[0].to(weight.device) / weight).to(target)
+            target += added[0]
