@@ -21,7 +21,7 @@ def measure(repeats: int) -> list[Measurement]:
     results = []
     for spec in NETWORKS:
         results += norms(spec, max(2, repeats // 4))
-    return results + slopes(repeats) + penalties(repeats)
+    return results + slopes(repeats) + penalties(4 * repeats)  # a difference of two steps is small
 
 
 def norms(spec: str, repeats: int) -> list[Measurement]:

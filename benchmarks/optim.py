@@ -17,8 +17,8 @@ GSGD, PATH, FLOOR = "G-SGD", "Path-SGD", "G-SGD's arithmetic alone"
 MOMENTUM, FUSED = "G-SGD with momentum", "G-SGD with momentum, fused"
 SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
-    ("mlp:784-1024-1024-10", 128, 10, {GSGD: 1.08, FLOOR: None}),
-    ("mlp:784-4000-4000-10", 100, 2, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
+    ("mlp:784-1024-1024-10", 128, 30, {GSGD: 1.08, FLOOR: None}),
+    ("mlp:784-4000-4000-10", 100, 4, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
     ("plainnet34", 128, 0.3, {GSGD: 1.08, PATH: 1 + 2 / 128}),
     ("plainnet34", 32, 0.3, {GSGD: None, PATH: 1 + 2 / 32}),
 ]
