@@ -21,7 +21,7 @@ def measure(repeats: int) -> list[Measurement]:
     # First: what large networks leave to the allocator makes later steps faster by a fifth.
     results = slopes(repeats) + penalties(4 * repeats)  # a difference of two steps is small
     for spec in NETWORKS:
-        results += norms(spec, max(2, repeats // 4))
+        results += norms(spec, max(2, repeats // 2))
     return results
 
 
