@@ -216,8 +216,11 @@ def said(script, **environment):
 
 NO_ROOM = """
     import tempfile
-    def fail(*args, **kwargs):
-        raise FileNotFoundError("no usable temporary directory")
+    folder = tempfile.TemporaryDirectory
+    def fail(*args, prefix=None, **kwargs):  # but not for torch, which wants some too
+        if prefix == "pathspace-":
+            raise FileNotFoundError("no usable temporary directory")
+        return folder(*args, prefix=prefix, **kwargs)
     tempfile.TemporaryDirectory = fail
 """
 SCRIPT = """
