@@ -19,34 +19,58 @@ PLAIN = [case for case in CASES if "batch norm" not in case.name]  # those are i
 
 
 class Explicit:
-    """The coordinates of a network as one vector x, and its state as a function of x."""
+    """The coordinates of a network as one vector x, and its state as a function of x.
+
+    Where free weights move, they are coordinates too: the last ones, as they are in He's
+    representative. All others are the values of basis paths with the free weights of the start.
+    """
 
     def __init__(self, network, skeleton, metric, roots):
         self.basis = ps.BasisPaths(network, skeleton)
         self.state = {k: v.detach().clone() for k, v in network.state().items()}
         values = self.basis.flat(self.basis.values(self.state))
         kappa = torch.ones_like(values)
-        if metric == "normalized":
+        self.free, self.length = torch.zeros(0, dtype=torch.long), values.new_zeros(0)
+        if metric != "paper":
             c = he_scales(network.edges, self.state, network.H + 1)
             ratio = {e.parameter: (-e.ratio(c)).exp().expand(e.shape) for e in network.edges}
             ones = {k: torch.ones_like(v) for k, v in self.basis.values(self.state).items()}
             weights = self.basis.graph.weights(self.state)
             products = {k: v / weights[k] for k, v in self.basis.values(self.state).items()}
             kappa = self.basis.flat({k: products[k] * ratio[k] * ones[k] for k in ones})
+        if metric == "normalized":
+            outgoing = self.basis.skeleton.outgoing
+            self.free = outgoing[outgoing >= 0]
+            self.length = self._all(ratio)[self.free]
         self.kappa, self.sign = kappa, values.sign()
         self.is_log = torch.zeros(len(values), dtype=torch.bool)
         if roots == "multiplicative":
             self.is_log[self.basis.roots] = True
         logs = math.sqrt(2) * values.abs().log()
-        self.x = torch.where(self.is_log, logs, values / kappa).requires_grad_()
+        free = self._all(self.state)[self.free] / self.length
+        x = torch.where(self.is_log, logs, values / kappa)
+        self.x = torch.cat([x, free]).requires_grad_()
         self.roots = self.basis.roots
 
+    def _all(self, tensors):
+        """All numbers of the weights of the graph, one after the other."""
+        return torch.cat([
+            tensors[edge.parameter].expand(edge.shape).reshape(-1)
+            for edge in self.basis.graph.edges
+        ])  # fmt: skip
+
     def values(self):
-        logs = self.sign * (self.x / math.sqrt(2)).exp()
-        return torch.where(self.is_log, logs, self.kappa * self.x)
+        x = self.x[: len(self.kappa)]
+        logs = self.sign * (x / math.sqrt(2)).exp()
+        return torch.where(self.is_log, logs, self.kappa * x)
 
     def __call__(self):
-        return self.basis.weights(self.values(), state=self.state)
+        state = self.basis.weights(self.values(), state=self.state)
+        free = self.length * self.x[len(self.kappa) :]
+        flat = self._all(state).index_put((self.free,), free)
+        parts = flat.split([math.prod(edge.shape) for edge in self.basis.graph.edges])
+        new = {e.parameter: p for e, p in zip(self.basis.graph.edges, parts, strict=True)}
+        return {name: new[name].view_as(v) if name in new else v for name, v in state.items()}
 
 
 class InTrainMode:
@@ -56,7 +80,7 @@ class InTrainMode:
     relative to the norm of all that enters the same unit, and its weight and bias start new paths.
     """
 
-    def __init__(self, network, choice, roots):
+    def __init__(self, network, choice, metric, roots):
         self.state = {k: v.detach().clone() for k, v in network.state().items()}
         found = training_skeleton(network, self.state, torch.arange(network.H + 1), choice)
         edges = found.graph.edges
@@ -94,22 +118,25 @@ class InTrainMode:
         products = torch.stack([inner(source[n]) * outer(target[n]) for n in self.numbers])
         logs = he_scales(network.edges, self.state, network.H + 1)
         ratios = {e.parameter: e.ratio(logs).exp().expand(e.shape) for e in network.edges}
-        ratio = torch.cat([ratios[name].reshape(-1) for name in self.shapes])[self.numbers]
-        values, self.kappa = products * w[self.numbers], products / ratio
+        ratio = torch.cat([ratios[name].reshape(-1) for name in self.shapes])
+        self.free = torch.tensor(sorted(free) if metric == "normalized" else [], dtype=torch.long)
+        self.length = 1 / ratio[self.free]
+        values, self.kappa = products * w[self.numbers], products / ratio[self.numbers]
         of_units = {root(u) for u in range(len(out))}
         self.roots = torch.tensor([number in of_units for number in self.numbers], dtype=torch.bool)
         self.is_log = self.roots & (roots == "multiplicative")
         self.sign = values.sign()
-        self.x = torch.where(
-            self.is_log, math.sqrt(2) * values.abs().log(), values / self.kappa
-        ).requires_grad_()
+        x = torch.where(self.is_log, math.sqrt(2) * values.abs().log(), values / self.kappa)
+        self.x = torch.cat([x, w[self.free] / self.length]).requires_grad_()
 
     def __call__(self):
-        logs = self.sign * (self.x / math.sqrt(2)).exp()
-        values = torch.where(self.is_log, logs, self.kappa * self.x)
+        x, free = self.x.split([len(self.kappa), len(self.free)])
+        logs = self.sign * (x / math.sqrt(2)).exp()
+        values = torch.where(self.is_log, logs, self.kappa * x)
         through = torch.where(self.owner >= 0, values[self.owner.clamp_min(0)], 1.0)
         numbers = torch.tensor(self.numbers)
         flat = self.before.index_put((numbers,), values * self.factor / through)
+        flat = flat.index_put((self.free,), self.length * free)
         parts = flat.split([math.prod(shape) for shape in self.shapes.values()])
         new = {n: part.view(s) for (n, s), part in zip(self.shapes.items(), parts, strict=True)}
         return {name: tensor.clone() for name, tensor in self.state.items()} | new
@@ -127,6 +154,7 @@ WAYS = [
     ("modulo", "normalized", "multiplicative"),
     ("largest", "normalized", "multiplicative"),
     ("modulo", "normalized", "additive"),
+    ("largest", "diagonal", "multiplicative"),
     ("largest", "paper", "additive"),
 ]
 
@@ -199,12 +227,12 @@ NORMALIZED = {
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize(("choice", "roots"), [(way[0], way[2]) for way in WAYS[:3]])
+@pytest.mark.parametrize(("choice", "metric", "roots"), WAYS[:4])
 @pytest.mark.parametrize(
     ("name", "streams"), [("in a stream", "shared"), *((name, "pinned") for name in NORMALIZED)]
 )
 def test_steps_of_batch_norms_are_those_of_torch_on_explicit_coordinates(
-    name, choice, roots, rule, streams
+    name, choice, metric, roots, rule, streams
 ):
     ours, torchs, settings = RULES[rule]
     if roots == "additive":
@@ -212,13 +240,15 @@ def test_steps_of_batch_norms_are_those_of_torch_on_explicit_coordinates(
     spec = NORMALIZED[name]
     model, x = smaller(build(spec)).train(), example_input(spec, 7)
     network = ps.trace(model, x, streams=streams)
-    explicit = InTrainMode(network, choice, roots)
+    explicit = InTrainMode(network, choice, metric, roots)
     assert set(explicit.shapes) == {edge.parameter for edge in network.edges}
     for key, tensor in explicit().items():
         torch.testing.assert_close(tensor.detach(), explicit.state[key])
     target = torch.linspace(-1, 1, 7 * 2, dtype=x.dtype).view(7, 2)
     reference = torchs([explicit.x], **settings)
-    optimizer = ours(model.parameters(), **settings, network=network, skeleton=choice, roots=roots)
+    optimizer = ours(
+        model.parameters(), **settings, network=network, skeleton=choice, metric=metric, roots=roots
+    )
     step_both(3, (model, x, target), optimizer, explicit, reference)
     expected = explicit()
     for key, parameter in network.parameters().items():

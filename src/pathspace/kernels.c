@@ -119,7 +119,7 @@ static void NAME(prepare)(void) {
 
 /* w <- back (w - rate scale (sign g + (decay + penalty) w)), with two factors each. Apart are
    single entries: row i has those with the numbers start[i] to start[i + 1], whose columns are in
-   order; entry k is multiplied by own[owner[k]]. */
+   order; for entry k back is own[owner[k]], scale is own_scale[owner[k]], and penalty is 0. */
 typedef struct {
   REAL *weight;
   const REAL *gradient;
@@ -127,7 +127,7 @@ typedef struct {
   double rate, sign, decay;
   NAME(Factor) scale[2], penalty[2], back[2];
   const int64_t *start, *apart, *owner;
-  const REAL *own;
+  const REAL *own, *own_scale;
 } NAME(Step);
 
 typedef struct {
@@ -167,9 +167,15 @@ static void NAME(step_run)(const NAME(Step) * job, int64_t i, int64_t j, int64_t
 #undef LOOP
 }
 
-/* One row from a column to another, in chunks; what is apart is put back with its own factor. */
+static REAL NAME(step_one)(const NAME(Step) * job, int64_t owner, REAL w, REAL g) {
+  const double gradient = job->sign * g + job->decay * w;
+  return (REAL)((w - job->rate * job->own_scale[owner] * gradient) * job->own[owner]);
+}
+
+/* One row from a column to another, in chunks; what is apart is put back and stepped by itself. */
 static void NAME(step_row)(const NAME(Step) * job, int64_t i, Range range) {
   REAL kept[CHUNK], *w = job->weight + i * job->columns;
+  const REAL *g = job->gradient + i * job->columns;
   int64_t next = job->start ? job->start[i] : 0, end = job->start ? job->start[i + 1] : 0;
   while (next < end && job->apart[next] < range.first) next++;
   for (int64_t j = range.first; j < range.last; j += CHUNK) {
@@ -177,7 +183,7 @@ static void NAME(step_row)(const NAME(Step) * job, int64_t i, Range range) {
     for (; next < end && job->apart[next] < j + n; next++) kept[next - first] = w[job->apart[next]];
     NAME(step_run)(job, i, j, n);
     for (int64_t k = first; k < next; k++)
-      w[job->apart[k]] = kept[k - first] * job->own[job->owner[k]];
+      w[job->apart[k]] = NAME(step_one)(job, job->owner[k], kept[k - first], g[job->apart[k]]);
   }
 }
 
@@ -519,9 +525,10 @@ int NAME(look)(NAME(Sums) * jobs, int64_t count, int threads, double *total, REA
 
 /* The changes of roots are coefficient times slope, within a limit; they are given if there is no
    coefficient. Logarithms move with them: logs[k] = change[first[k]] of_first[k] +
-   change[second[k]] of_second[k]. Behind the 3 size of them come power log_source and one 0, then
-   power log_target and one -inf; both move with the logs of units, according to the side that a unit
-   is moved by. Their exponentials go into the tables. */
+   change[second[k]] of_second[k]. Behind the 3 size of them come power log_source, -power log_target
+   and one 0, then power log_target and one -inf; both move with the logs of units, according to the
+   side that a unit is moved by. Their exponentials go into the tables, and the scales of what leads
+   to a child into own_scale, if that is there. */
 typedef struct {
   const REAL *slope, *coefficient;
   double limit;
@@ -532,6 +539,8 @@ typedef struct {
   double power;
   REAL *exponentials;
   double *log_source, *log_target;
+  const int64_t *child;
+  REAL *own_scale;
   NAME(Table) tables[2];
 } NAME(Turn);
 
@@ -545,10 +554,12 @@ static void NAME(turn_share)(void *task, int number, int count) {
   const NAME(Turn) *turn = task;
   const int64_t size = turn->size;
   const Range own = share(size, number, count);
-  REAL *factor = turn->exponentials, *of_source = factor + 3 * size, *of_target = of_source + size + 1;
+  REAL *factor = turn->exponentials, *of_source = factor + 3 * size, *of_free = of_source + size;
+  REAL *of_target = of_free + size + 1;
   for (int64_t k = own.first; k < own.last; k++) {
     const REAL moved = NAME(change)(turn, turn->first[k]) * turn->of_first[k];
     of_source[k] = EXP((REAL)(turn->power * turn->log_source[k]));
+    of_free[k] = EXP((REAL)(-turn->power * turn->log_target[k]));
     of_target[k] = EXP((REAL)(turn->power * turn->log_target[k]));
     turn->log_source[k] += (double)(moved * (1 - turn->entered[k]));
     turn->log_target[k] += (double)(moved * turn->entered[k]);
@@ -567,11 +578,15 @@ static void NAME(fill_share)(void *task, int number, int count) {
     for (int64_t k = own.first; k < own.last; k++)
       table->values[k] = turn->exponentials[table->index[k]];
   }
+  const REAL *of_free = turn->exponentials + 4 * turn->size, *of_target = of_free + turn->size + 1;
+  const Range own = share(turn->own_scale ? turn->size : 0, number, count);
+  for (int64_t k = own.first; k < own.last; k++)
+    turn->own_scale[k] = of_free[k] * of_target[turn->child[k]];
 }
 
 void NAME(turn)(NAME(Turn) * turn, int threads) {
-  turn->exponentials[4 * turn->size] = 1;
-  turn->exponentials[5 * turn->size + 1] = 0;
+  turn->exponentials[5 * turn->size] = 1;
+  turn->exponentials[6 * turn->size + 1] = 0;
   on_threads(NAME(turn_share), turn, threads);
   on_threads(NAME(fill_share), turn, threads);
 }

@@ -44,7 +44,7 @@ class _Step(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("rows", "columns")),
         *((name, ctypes.c_double) for name in ("rate", "sign", "decay")),
         *((name, _Factor * 2) for name in ("scale", "penalty", "back")),
-        *((name, ctypes.c_void_p) for name in ("start", "apart", "owner", "own")),
+        *((name, ctypes.c_void_p) for name in ("start", "apart", "owner", "own", "own_scale")),
     )
 
 
@@ -118,9 +118,10 @@ class Steps:
         scale: at most two factors of s, which broadcast and are contiguous.
         penalty: at most two factors of q, which is 0 if there is none.
         back: at most two factors of b.
-        apart: single entries, which are multiplied by numbers instead.
-            With each of them the number of its number.
-        own: these numbers.
+        apart: single entries that have an s and a b of their own, and q = 0.
+            With each of them where these stand.
+        own: their b.
+        own_scale: their s.
     """
 
     def __init__(
@@ -131,8 +132,9 @@ class Steps:
         back: Sequence[Sequence[Tensor] | None],
         apart: Sequence[tuple[Apart, Tensor] | None] | None = None,
         own: Tensor | None = None,
+        own_scale: Tensor | None = None,
     ) -> None:
-        self._weights, self._kept = weights, (scale, penalty, back, apart, own)
+        self._weights, self._kept = weights, (scale, penalty, back, apart, own, own_scale)
         self._jobs = (_Step * len(weights))()
         for place, (job, weight) in enumerate(zip(self._jobs, weights, strict=True)):
             job.weight = weight.data_ptr()
@@ -143,10 +145,11 @@ class Steps:
                     slot.at = factor.data_ptr()
                     slot.row, slot.column = _strides(factor)
             some = apart[place] if apart is not None else None
-            if some is not None and own is not None:
+            if some is not None and own is not None and own_scale is not None:
                 (start, columns, _), owner = some
                 job.start, job.apart = start.data_ptr(), columns.data_ptr()
-                job.owner, job.own = owner.data_ptr(), own.data_ptr()
+                job.owner = owner.data_ptr()
+                job.own, job.own_scale = own.data_ptr(), own_scale.data_ptr()
         self._list, self._settings = list(self._jobs), (math.nan,) * 3
         self._call, self._threads = function("step", weights[0].dtype), threads(weights)
 

@@ -86,6 +86,7 @@ class BasisSpace(Coordinates):
         if step.is_native and self._passes:
             self._passes.turn(change, logs, power, is_target_new)
             return
+        self._step_free(step)
         self._moves.write(change, logs, power)
         self._factors.fill(self._exponentials)
         if is_target_new:
@@ -104,7 +105,7 @@ class BasisSpace(Coordinates):
         """The products I and O of the skeleton, and from them the paper's metric κ = 1."""
         incoming, outgoing = self._skeleton.take(step.weights).view(2, -1)
         inner = _log_products(incoming, self.parent)
-        if self.metric == "normalized" and self.network.normalizations:
+        if self.metric != "paper" and self.network.normalizations:
             # What enters a batch norm leaves it with norm 1.
             outgoing = torch.where(self.has, outgoing, (-self._log_norms(step, inner)).exp())
         outer = _log_products(outgoing, self.child)
@@ -156,7 +157,9 @@ class BasisSpace(Coordinates):
             change = slope * self._per_slope(step)
         else:
             unit = self._unit(step)
-            change = self._ruled(-slope * unit, step) * unit * self._rates(step)
+            along = torch.cat([-slope * unit, self._along_free()])
+            of_roots, self._updates = self._ruled(along, step).view(2, -1)
+            change = of_roots * unit * self._rates(step)
         if not step.is_complete:
             change.masked_fill_(self._blocked(step), 0.0)
         return change
@@ -168,13 +171,32 @@ class BasisSpace(Coordinates):
             slope.index_add_(0, units, products.to(slope.dtype), alpha=-1)
         if self._large.parts:
             self.old = self._large.take(step.weights)
-            products = (self.old * self._gradients(self.old, step)).view(2, -1).to(slope.dtype)
+            gradients = self._gradients(self.old, step)
+            products = (self.old * gradients).view(2, -1).to(slope.dtype)
             slope -= products[0]
             slope.index_add_(0, self.owner, products[1], alpha=-1)
+            self._updates = gradients[len(slope) :]
+
+    def _along_free(self) -> Tensor:
+        """The gradients in the coordinates of free weights; those of small leaves are not asked."""
+        if not (self._large.parts and self.is_free_moving):
+            return torch.zeros_like(self.log_source)
+        return self._updates * self._free_length()
+
+    def _free_length(self) -> Tensor:
+        """The factors s of free weights; like σ, they move with what enters their units."""
+        return (self.log_target[self.child] - self.log_target).exp_()
+
+    def _step_free(self, step: Step) -> None:
+        """Take the steps of the free weights of large leaves; those of small ones are updated."""
+        if self._large.parts and self.is_free_moving:
+            length = self._free_length()
+            change = self._updates * (length.square() if step.linear else length)
+            self.old[len(self.owner) :] -= change * self._rates(step, is_free=True)
 
     def _per_slope(self, step: Step) -> Tensor:
         """Minus the relative change of the roots' values per slope."""
-        if self.roots == "multiplicative" and self.metric == "normalized":
+        if self.roots == "multiplicative" and self.metric != "paper":
             rates = [
                 group["lr"] if by_row(group["lr"]) else float(group["lr"]) for group in step.groups
             ]
@@ -191,18 +213,19 @@ class BasisSpace(Coordinates):
         coordinate of a multiplicative root is its logarithm, in units such that scaling all that
         enters the unit, whose norm is He's, is a step of the same length.
         """
-        if self.roots == "multiplicative" and self.metric == "normalized":
+        if self.roots == "multiplicative" and self.metric != "paper":
             return self._he
         weights = self._entries.take(step.weights)[: len(self.is_root)]
         roots = torch.where(self.is_root, weights.abs(), math.inf)
         return (self.log_source[self.parent] + self.log_target).exp_().div_(roots)
 
-    def _rates(self, step: Step) -> Tensor | float:
-        """The learning rates of the roots."""
+    def _rates(self, step: Step, is_free: bool = False) -> Tensor | float:
+        """The learning rates of the roots, or of the free weights."""
         rates = [group["lr"] for group in step.groups]
         if len(rates) == 1:
             return self._by_unit(rates[0])
-        return torch.tensor(rates, dtype=torch.float64, device=self.device)[self._group]
+        group = self._group.view(2, -1)[int(is_free)]
+        return torch.tensor(rates, dtype=torch.float64, device=self.device)[group]
 
     def _count(self, units: Tensor) -> int | Tensor:
         """How many units these are, for each network."""
@@ -230,6 +253,8 @@ class BasisSpace(Coordinates):
         gradients = self._large.take(step.gradients)
         if any(group["maximize"] or group["weight_decay"] for group in step.groups):
             for place, rows, _ in self._large.parts:
+                if step.gradients[place] is None:
+                    continue
                 group = step.group(self.sheets[place])
                 if group["maximize"]:
                     gradients[rows] = -gradients[rows]
@@ -237,20 +262,26 @@ class BasisSpace(Coordinates):
         return gradients
 
     def _ruled(self, slope: Tensor, step: Step) -> Tensor:
-        """The rule's updates of the roots; the states of roots and free weights wait."""
+        """The rule's updates of what has states of its own, which wait to be written.
+
+        These are roots and, in large leaves, free weights that move; others have no state at all.
+        """
         update = torch.zeros_like(slope)
         self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []
         for place, rows, where in self._entries.parts:
             if step.gradients[place] is None:
                 continue
-            is_root = rows < len(slope)
-            own, roots, free = rows[is_root], where[is_root], where[~is_root]
+            is_own = rows < len(self.owner)
+            if self.is_free_moving and self.sheets[place].single:
+                is_own = torch.ones_like(is_own)
+            own, at = rows[is_own], where[is_own]
+            resting = where[~is_own] if not self.is_free_moving else where[:0]
             state = dict(step.states[place])
             for name, matrix in step.states[place].items():
                 if name != "step":
-                    state[name] = matrix.view(-1)[roots].to(slope)
-                    self.waiting.append((matrix, roots, state[name]))
-                    self.waiting.append((matrix, free, slope.new_zeros(len(free))))
+                    state[name] = matrix.view(-1)[at].to(slope)
+                    self.waiting.append((matrix, at, state[name]))
+                    self.waiting.append((matrix, resting, slope.new_zeros(len(resting))))
             group = step.group(self.sheets[place])
             if self.network.copies > 1:
                 group = settings_at(group, self.network.copy_of[own.cpu()], slope)
@@ -270,7 +301,7 @@ class BasisSpace(Coordinates):
         return factors
 
     def finish(self, step: Step) -> None:
-        """Give the roots their new values and the free weights their old ones."""
+        """Give roots and free weights of large leaves their new values."""
         if self._large.parts and not step.is_native:  # else they have them
             self.old *= self._own
             self._large.put_(step.weights, self.old)
@@ -281,7 +312,7 @@ class BasisSpace(Coordinates):
         if step.resting is not None:
             resting = step.resting[self.network.copy_of.to(self.device)]
             self.log_source = torch.where(resting, self._log_source_before, self.log_source)
-        if self.metric == "normalized" and self.taken % _EVERY == 0:
+        if self.metric != "paper" and self.taken % _EVERY == 0:
             drift = self.log_source + self.log_target
             both = torch.stack([drift, self.log_source])
             largest, self._largest_log = torch.linalg.vector_norm(both, math.inf, 1).tolist()
@@ -300,7 +331,7 @@ class BasisSpace(Coordinates):
         concerned = (units & self.is_root).cpu()
         new = rechosen(self.skeleton, weights, self.log_source.cpu(), concerned)
         log_source = self.log_source
-        if self.metric == "normalized":
+        if self.metric != "paper":
             log_source = torch.where(units & self.has, -self.log_target, log_source)
         with carry(self, step):
             self.rechosen = self.rechosen + self._count(new.incoming != self.skeleton.incoming)

@@ -7,7 +7,8 @@ of a, the values of all basis paths that start through u change by :math:`v_b/v_
 .. math:: q_a \leftarrow q_a + \sum_{e\text{ behind }u} q_e, \qquad
     q_b \leftarrow q_b - \sum_{e\text{ behind }u} q_e,
 
-all other products stay. Averages of squares keep their size relative to the coordinates.
+all other products stay. Averages of squares keep their size relative to the coordinates. Free
+weights are on no side of this: their coordinates are the same before and after.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
         yield
         return
     skeleton = space.skeleton
+    free = Entries(skeleton.graph, space.sheets, skeleton.outgoing)
+    kept = {name: free.take(matrices) for name, matrices, _ in _buffers(space, step)}
     before = _units_of_length(space, step)
     products = {
         name: [None if m is None else m.double() * v for m, v in zip(matrices, before, strict=True)]
         for name, matrices, power in _buffers(space, step)
         if power == 1
     }
+    for name, matrices in products.items():
+        free.put_(matrices, torch.zeros_like(kept[name]))
     yield
     after = _units_of_length(space, step)
     parent = skeleton.parent.clone()
@@ -60,6 +65,7 @@ def carry(space: BasisSpace, step: Step) -> Iterator[None]:
             else:
                 new = matrix * (before[place] / after[place]) ** 2
             matrix.copy_(torch.where(new.isfinite(), new, 0.0))
+        free.put_(matrices, kept[name])
 
 
 def _buffers(space: BasisSpace, step: Step) -> Iterator[tuple[str, list[Tensor | None], int]]:
@@ -84,7 +90,7 @@ def _units_of_length(space: BasisSpace, step: Step) -> list[Tensor]:
 
 
 def _leaving(space: BasisSpace, matrices: list[Tensor | None]) -> Tensor:
-    """The sum of products over what leaves every unit; free weights have none."""
+    """The sum of products over what leaves every unit."""
     table = Table(space.sheets, by_end(space.sheets, "source"))
     for part, matrix in zip(table.parts, matrices, strict=True):
         if part is not None:

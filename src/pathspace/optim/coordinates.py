@@ -28,7 +28,7 @@ from pathspace.optim.space import Space, log_largest
 from pathspace.skeleton import Choice, Skeleton
 from pathspace.weightgraph import WeightGraph, relabelled
 
-Metric = Literal["normalized", "paper"]
+Metric = Literal["normalized", "diagonal", "paper"]
 Roots = Literal["multiplicative", "additive"]
 Start = Literal["as_is", "skeleton_init"]
 SIDES: tuple[Side, Side] = ("target", "source")
@@ -36,9 +36,10 @@ MARGIN = 12.0  # of logarithms: what steps between two looks may add, and weight
 
 
 class Coordinates(Space):
-    """Basis-path values, measured by a diagonal metric: everything but the step.
+    """Basis-path values and a metric that measures them: everything but the step.
 
     Attributes:
+        is_free_moving: whether free weights have steps of their own.
         skeleton: the skeleton of the units that have one.
         log_source: (H+1,) log ρ.
         log_target: (H+1,) log σ.
@@ -71,6 +72,7 @@ class Coordinates(Space):
         if not all(bool(torch.as_tensor(value >= 0).all()) for value in pair):
             raise ValueError(f"bp_decay must be a number ≥ 0 or two of them, not {bp_decay}")
         self.choice, self.metric, self.roots, self.start = skeleton, metric, roots, start
+        self.is_free_moving = metric == "normalized"
         self.decay = pair
         self.decays = tuple(is_on(value) for value in pair)
         self.taken = 0
@@ -112,12 +114,13 @@ class Coordinates(Space):
                 self._begin(relabel)
         self._sources, self._targets = by_end(sheets, "source"), by_end(sheets, "target")
         self._incoming = self._incoming_weights() if self.network.normalizations else []
-        if self.decays[0]:
-            self._inner, self._outer = Table(sheets, self._sources), Table(sheets, self._on_paths())
         self._follow_skeleton()
 
     def _on_paths(self) -> list[Tensor | None]:
-        """The targets of all weights, H + 1 for those that are on no path."""
+        """The targets of all weights; H + 1 where nothing is to be added.
+
+        That is for weights on no path, and for the skeleton as far as it has its own places.
+        """
         found: list[Tensor | None] = []
         for sheet in self.sheets:
             parts = []
@@ -126,6 +129,10 @@ class Coordinates(Space):
                 scales = leaf.scales("target")
                 parts.append(torch.full_like(scales, self.network.H + 1) if off else scales)
             found.append(parts[0] if sheet.single else sheet.spread(parts))
+        for place, _, where in self._entries.parts:
+            whole = found[place]
+            if whole is not None and not self.sheets[place].single:
+                whole.view(-1)[where.cpu()] = self.network.H + 1
         return found
 
     def _incoming_weights(self) -> list[Tensor]:
@@ -159,7 +166,7 @@ class Coordinates(Space):
                     relabel = torch.where(torch.isin(relabel, edge.scale(side)), 0, relabel)
         self.skeleton = training_skeleton(network, weights, relabel, self.choice)
         logs = torch.zeros(size, dtype=torch.float64)
-        if self.metric == "normalized":
+        if self.metric != "paper":
             logs = he_scales(network.edges, weights, size)
         self.log_source = logs.to(self.device)
         self.log_target = -self.log_source
@@ -206,9 +213,9 @@ class Coordinates(Space):
         """Prepare what the skeleton determines.
 
         In a sheet of several leaves every weight has its own place in the tables, so that roots
-        and free weights get there what is theirs: no step of their own, and their own factor. In
-        the matrix of a large leaf factors belong to rows and columns, so its skeleton weights are
-        taken out before and put back after a step.
+        and free weights get there what is theirs: their own factor, and no step of their own or
+        one of their own length. In the matrix of a large leaf factors belong to rows and columns,
+        so its skeleton weights are taken out before and put back after a step.
         """
         skeleton, device, size = self.skeleton, self.device, self.network.H + 1
         has = skeleton.outgoing >= 0
@@ -230,8 +237,9 @@ class Coordinates(Space):
         self._choose_sides(has)
         assert self._entered is not None
         self._moves = Moves(self.owner, self.parent, self.child, self._entered.to(dtype))
-        self._exponentials = self._moves.exponentials
-        self.own = self._own = self._exponentials[size : 3 * size]  # of roots and free weights
+        self._exponentials, slots = self._moves.exponentials, self._moves.slots
+        self.own = self._own = self._exponentials[slots.roots : slots.source]
+        self.own_scale = self._own_scale = torch.zeros_like(self._own)  # 0 for roots
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
         both[:size].masked_fill_(~(has & ~free), -1)
@@ -243,10 +251,13 @@ class Coordinates(Space):
             entries = Apart.at(where.cpu(), (sheet.rows, sheet.columns))
             self.apart[place] = entries, rows.cpu()[entries.order]
         self._passes: Passes | None = None
-        self._group = torch.zeros(size, dtype=torch.long, device=device)
+        self._group = torch.zeros(2 * size, dtype=torch.long, device=device)
         for place, rows, _ in self._entries.parts:
-            self._group[rows[rows < size]] = self.sheets[place].group
-        self._make_tables(owner, free, size)
+            self._group[rows] = self.sheets[place].group
+        if self.decays[0]:
+            self._inner = Table(self.sheets, self._sources)
+            self._outer = Table(self.sheets, self._on_paths())
+        self._make_tables(owner, size)
         self._power = 0.0
         self._rates_used: list[float | Tensor] = []
 
@@ -255,29 +266,32 @@ class Coordinates(Space):
         if self._entered is not None:
             return
         allowed = torch.zeros_like(has)
-        if self.metric == "normalized" and not self._is_decayed:
+        if self.metric != "paper" and not self._is_decayed:
             # A batch norm would notice that a unit it reads is rescaled: it keeps a running mean.
             allowed = ~self._read.cpu()
         found = entered(self.sheets, has, allowed)
         self._entered, self._is_any_entered = found.to(self.device), bool(found.any())
 
-    def _make_tables(self, owner: Tensor, free: Tensor, size: int) -> None:
+    def _make_tables(self, owner: Tensor, size: int) -> None:
         """Where each weight finds its factors, and which slopes its product with δ belongs to.
 
-        Slots of factors: units, roots, free weights, ρ of units, and one that stays 1. Slots of
-        slopes: units, and one for what belongs to none.
+        Slots of factors are those of :class:`Moves`. Slots of slopes: units, and one for what
+        belongs to none.
         """
         assert self._entered is not None
         is_in, none = self._entered.cpu(), torch.full((), size)
-        one = torch.full((), 4 * size)
+        slots = self._moves.slots
+        one = torch.full((), slots.one)
         units = torch.arange(size)
         moved_out = torch.where(is_in, one, units)
         moved_in = torch.where(is_in, units, one)
         flow_out, flow_in = torch.where(is_in, none, owner), torch.where(is_in, owner, none)
         backs: list[list[Tensor | None]] = [[], []]
         flows: list[list[Tensor | None]] = [[], []]
+        sources: list[Tensor | None] = []
         targets: list[Tensor | None] = []
         for sheet, source, target in zip(self.sheets, self._sources, self._targets, strict=True):
+            sources.append(None if source is None else source + slots.source)
             if sheet.single:
                 backs[0].append(_slots_of(source, moved_out, int(one)))
                 backs[1].append(_slots_of(target, moved_in, int(one)))
@@ -294,24 +308,28 @@ class Coordinates(Space):
             for at, rows, where in self._entries.parts:
                 if self.sheets[at] is sheet:
                     rows, where = rows.cpu(), where.cpu()
+                    is_free, lengths = rows >= size, sources[-1]
+                    moving = where[is_free & self.is_free_moving]
                     own.view(-1)[where] = size  # no step of its own
-                    back.view(-1)[where] = size + rows
-                    flow.view(-1)[where[rows >= size]] = size
+                    if lengths is not None:
+                        own.view(-1)[moving] = target.view(-1)[moving]
+                        lengths.view(-1)[moving] += slots.free_source - slots.source
+                    back.view(-1)[where] = slots.roots + rows
+                    flow.view(-1)[where[is_free]] = size
             backs[0].append(back)
             flows[0].append(flow)
             targets.append(own)
             backs[1].append(None)
             flows[1].append(None)
         # One table for all factors that change: it is filled in one go.
-        sources = [None if s is None else s + 3 * size for s in self._sources]
         self._factors = Table([*self.sheets] * 3, [*backs[0], *backs[1], *sources])
         count, parts = len(self.sheets), self._factors.parts
         self.back = tuple(
             part for part in (parts[:count], parts[count : 2 * count]) if any(map(_is_there, part))
         )
         self.source = parts[2 * count :]
-        behind = 4 * size + 1
-        self._target = Table(self.sheets, [None if t is None else t + behind for t in targets])
+        behind = [None if target is None else target + slots.target for target in targets]
+        self._target = Table(self.sheets, behind)
         self.target = self._target.parts
         self._flow = Table([*self.sheets] * 2, [*flows[0], *flows[1]])
         flow_parts = self._flow.parts

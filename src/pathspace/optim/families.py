@@ -106,7 +106,8 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
         network: the traced network.
         skeleton: ``"modulo"`` (the papers' choice), ``"largest"`` or ``"random"``; see
             :func:`pathspace.choose_skeleton`.
-        metric: ``"normalized"`` or ``"paper"``.
+        metric: ``"normalized"``; ``"diagonal"``, the same without steps of free weights; or
+            ``"paper"``.
         roots: ``"multiplicative"`` or ``"additive"``.
         start: ``"as_is"`` or ``"skeleton_init"``.
         bp_decay: λ of the basis-path penalty, or λ1 and λ2; see

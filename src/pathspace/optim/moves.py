@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Slots(NamedTuple):
+    r"""Where the numbers of units start in the list of all factors.
+
+    Attributes:
+        units: what is multiplied to weights that move with a unit.
+        roots: what is multiplied to roots.
+        free: what is multiplied to free weights.
+        source: ρ.
+        free_source: ρ of free weights: :math:`1/\sigma`, because no root divides them.
+        one: a single 1.
+        target: σ.
+        zero: a single 0, which is the last.
+    """
+
+    units: int
+    roots: int
+    free: int
+    source: int
+    free_source: int
+    one: int
+    target: int
+    zero: int
+
+    @classmethod
+    def of(cls, size: int) -> Slots:
+        """For so many units, the pinned one included."""
+        one = 5 * size
+        return cls(0, size, 2 * size, 3 * size, 4 * size, one, one + 1, one + 1 + size)
 
 
 class Moves:
@@ -30,9 +61,9 @@ class Moves:
         self.of_first = torch.cat([one, 1 - entered[parent], entered[child]])
         self.of_second = torch.cat([0 * one, entered - 1, -entered])
 
-        # Of units, roots and free weights, of ρ of units, one of 1; of σ of units, and one of 0.
-        self.logs = torch.zeros(5 * len(owner) + 2, dtype=entered.dtype, device=owner.device)
-        self.logs[-1] = -math.inf
+        self.slots = Slots.of(len(owner))
+        self.logs = torch.zeros(self.slots.zero + 1, dtype=entered.dtype, device=owner.device)
+        self.logs[self.slots.zero] = -math.inf
         self.exponentials = torch.empty_like(self.logs)
         self.entered, self.is_any_entered = entered, bool(entered.any())
 
@@ -45,14 +76,13 @@ class Moves:
             power: of ρ and σ, as factors.
         """
         source, target = logs
-        size = len(change)
-        moved, rho, sigma = (
-            self.logs[a:b] for a, b in ((0, 3 * size), (3 * size, 4 * size), (4 * size + 1, -1))
-        )
+        at, size = self.slots, len(change)
+        moved = self.logs[: at.source]
         torch.index_select(change, 0, self.first, out=moved).mul_(self.of_first)
         moved.addcmul_(change.index_select(0, self.second), self.of_second)
-        torch.mul(source, power, out=rho)
-        torch.mul(target, power, out=sigma)
+        torch.mul(source, power, out=self.logs[at.source : at.free_source])
+        torch.mul(target, -power, out=self.logs[at.free_source : at.one])
+        torch.mul(target, power, out=self.logs[at.target : at.zero])
         leaving = moved[:size]
         if self.is_any_entered:
             entering = leaving * self.entered

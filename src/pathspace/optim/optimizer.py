@@ -245,6 +245,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             back,
             [space.apart.get(block.place) for block in batch.blocks],
             space.own,
+            space.own_scale,
         )
 
     # Bookkeeping -------------------------------------------------------------------------------

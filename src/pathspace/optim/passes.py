@@ -38,6 +38,7 @@ class _Turn(ctypes.Structure):
         ("size", _COUNT),
         ("power", _NUMBER),
         *((name, _POINTER) for name in ("exponentials", "log_source", "log_target")),
+        *((name, _POINTER) for name in ("child", "own_scale")),
         ("tables", _Table * 2),
     )
 
@@ -78,10 +79,14 @@ class Passes:
         self._fields = _Turn(size=len(space.owner), slope=self._slopes.data_ptr())
         for name in ("first", "second", "of_first", "of_second", "entered", "exponentials"):
             setattr(self._fields, name, getattr(space._moves, name).data_ptr())
+        if space.is_free_moving:
+            self._fields.child = space.child.data_ptr()
+            self._fields.own_scale = space._own_scale[len(space.owner) :].data_ptr()
         for slot, table in enumerate((space._factors, space._target)):
             self._fields.tables[slot] = _table(table.memory.get(dtype), table.index.get(dtype))
         self._targets = self._fields.tables[1].count
-        self._kept = jobs, removed, space._moves, flow, space._factors, space._target
+        tables = flow, space._factors, space._target
+        self._kept = jobs, removed, space._moves, space.child, space._own_scale, tables
 
     def look(self, step: Step) -> bool:
         """Sum what slopes are made of; whether that and all gradients are finite."""

@@ -33,9 +33,10 @@ class Space(ABC):
         source: by sheet, the part of :math:`s_e` that depends on the source of a weight.
         target: by sheet, the part that depends on its target, or all of it.
         back: by sheet, the parts of :math:`b_e` that depend on the source and on the target.
-        apart: by place of a sheet, single weights that are multiplied by numbers instead, and which
-            of the numbers; what :meth:`finish` does otherwise, a pass in C does on its way.
-        own: these numbers.
+        apart: by place of a sheet, single weights that have factors of their own, and where these
+            stand; what :meth:`finish` does otherwise, a pass in C does on its way.
+        own: their :math:`b_e`.
+        own_scale: their :math:`s_e^2`, for a linear rule.
         is_native: whether steps can be taken by passes in C, where the weights allow it.
         is_wide: whether factors are so far from 1 that a step may overflow where gradients are
             finite; then the weights are looked at afterwards, and the step is undone.
@@ -46,6 +47,7 @@ class Space(ABC):
     back: tuple[Sequence[Tensor | None], ...] = ()
     apart: Mapping[int, tuple[Apart, Tensor]] = MappingProxyType({})
     own: Tensor | None = None
+    own_scale: Tensor | None = None
     is_native = True
     sheets: Sequence[Sheet] = ()
     is_wide = False
