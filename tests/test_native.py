@@ -151,7 +151,7 @@ def test_steps(shape, dtype, kinds, penalized):
     penalty = [factor("rows", shape, dtype, 6), factor("columns", shape, dtype, 7)]
     penalty = penalty if penalized else []
     places, apart, mask = entries(shape)
-    own = numbers(11, dtype=dtype, seed=8)
+    own, own_scale = (numbers(11, dtype=dtype, seed=seed) for seed in (8, 9))
     owner = torch.arange(len(places)) % 11
 
     def times(tensor, factors):
@@ -163,9 +163,10 @@ def test_steps(shape, dtype, kinds, penalized):
     expected = times(w - 0.2 * times(gradient, scale), back)
     numbered = torch.zeros(w.numel(), dtype=torch.long)
     numbered[places[apart.order]] = owner
-    expected = torch.where(mask, w * own[numbered].view(shape), expected)
+    b, s = (each[numbered].view(shape) for each in (own, own_scale))
+    expected = torch.where(mask, b * (w - 0.2 * s * (0.1 * w - g)), expected)
     before = w._version
-    Steps([w], scale, penalty, back, [(apart, owner)], own).run([g], 0.2, -1.0, 0.1)
+    Steps([w], scale, penalty, back, [(apart, owner)], (own, own_scale)).run([g], 0.2, -1.0, 0.1)
     close(w, expected, dtype)
     assert w._version > before, "autograd must know"
 

@@ -314,17 +314,25 @@ def test_weight_decay_is_a_term_of_the_loss(kind):
 
 
 @pytest.mark.parametrize("decay", [(0.05, 0.0), (0.0, 0.05), (0.02, 0.03)], ids=str)
-@pytest.mark.parametrize("metric", ["normalized", "paper"])
-def test_the_decay_of_basis_paths_is_a_term_of_the_loss(decay, metric):
+@pytest.mark.parametrize("metric", ["normalized", "diagonal", "paper"])
+def test_the_decay_of_basis_paths_is_a_term_of_the_loss_but_for_free_weights(decay, metric):
     kind = Kind("", GSGD, torch.optim.SGD, {"lr": 1e-3, "momentum": 0.5}, {"metric": metric})
     model, optimizer = setting(kind, bp_decay=decay)
     twin, reference = setting(kind)
     penalty = ps.BasisPathPenalty(reference.network, *decay, exact=True)
+    skeleton = reference.space.skeleton
+    free = torch.isin(torch.arange(int(skeleton.graph.start[-1])), skeleton.outgoing)
+    edges = zip(skeleton.graph.edges, skeleton.graph.start[:-1].tolist(), strict=True)
+    free = {e.parameter: free[k : k + e.shape.numel()].view(e.shape) for e, k in edges}
+    assert sum(int(mask.sum()) for mask in free.values()) == reference.network.H
     for number in range(3):
         backward(model, number)
         optimizer.step()
         twin.zero_grad()
-        (loss_of(twin, number) + penalty()).backward()
+        penalty().backward()
+        for name, mask in free.items():
+            twin.get_parameter(name).grad.masked_fill_(mask, 0.0)
+        loss_of(twin, number).backward()
         reference.step()
     torch.testing.assert_close(snapshot(model), snapshot(twin), rtol=1e-9, atol=1e-12)
 
@@ -813,7 +821,11 @@ REFUSED = [
     (GAdam, {"betas": (0.9, 1.0)}, r"betas\[1\] must be at least 0 and below 1, not 1.0"),
     (GAdam, {"eps": -1e-8}, "eps must not be negative"),
     (GSGD, {"nonfinite": "ignore"}, 'nonfinite must be "skip" or "raise", not \'ignore\''),
-    (GSGD, {"metric": "other"}, 'metric must be "normalized" or "paper", not \'other\''),
+    (
+        GSGD,
+        {"metric": "other"},
+        'metric must be "normalized" or "diagonal" or "paper", not \'other\'',
+    ),
     (GSGD, {"bp_decay": -1.0}, "bp_decay must be a number"),
     (PathSGD, {"p": 0.5}, "p must be at least 1 and finite, not 0.5"),
     (BalancedSGD, {"every": 0}, "every must be at least 1, not 0"),

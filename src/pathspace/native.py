@@ -120,8 +120,7 @@ class Steps:
         back: at most two factors of b.
         apart: single entries that have an s and a b of their own, and q = 0.
             With each of them where these stand.
-        own: their b.
-        own_scale: their s.
+        own: their b and their s.
     """
 
     def __init__(
@@ -131,10 +130,9 @@ class Steps:
         penalty: Sequence[Sequence[Tensor]],
         back: Sequence[Sequence[Tensor] | None],
         apart: Sequence[tuple[Apart, Tensor] | None] | None = None,
-        own: Tensor | None = None,
-        own_scale: Tensor | None = None,
+        own: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        self._weights, self._kept = weights, (scale, penalty, back, apart, own, own_scale)
+        self._weights, self._kept = weights, (scale, penalty, back, apart, own)
         self._jobs = (_Step * len(weights))()
         for place, (job, weight) in enumerate(zip(self._jobs, weights, strict=True)):
             job.weight = weight.data_ptr()
@@ -145,11 +143,11 @@ class Steps:
                     slot.at = factor.data_ptr()
                     slot.row, slot.column = _strides(factor)
             some = apart[place] if apart is not None else None
-            if some is not None and own is not None and own_scale is not None:
+            if some is not None and own is not None:
                 (start, columns, _), owner = some
                 job.start, job.apart = start.data_ptr(), columns.data_ptr()
                 job.owner = owner.data_ptr()
-                job.own, job.own_scale = own.data_ptr(), own_scale.data_ptr()
+                job.own, job.own_scale = (numbers.data_ptr() for numbers in own)
         self._list, self._settings = list(self._jobs), (math.nan,) * 3
         self._call, self._threads = function("step", weights[0].dtype), threads(weights)
 

@@ -238,8 +238,9 @@ class Coordinates(Space):
         assert self._entered is not None
         self._moves = Moves(self.owner, self.parent, self.child, self._entered.to(dtype))
         self._exponentials, slots = self._moves.exponentials, self._moves.slots
-        self.own = self._own = self._exponentials[slots.roots : slots.source]
-        self.own_scale = self._own_scale = torch.zeros_like(self._own)  # 0 for roots
+        self._own = self._exponentials[slots.roots : slots.source]
+        self._own_scale = torch.zeros_like(self._own)  # roots have no steps but in their factors
+        self.own = self._own, self._own_scale
         both = torch.cat([skeleton.incoming, skeleton.outgoing])
         self._skeleton = Entries(skeleton.graph, self.sheets, both)
         both[:size].masked_fill_(~(has & ~free), -1)

@@ -245,7 +245,6 @@ class InvariantOptimizer(torch.optim.Optimizer):
             back,
             [space.apart.get(block.place) for block in batch.blocks],
             space.own,
-            space.own_scale,
         )
 
     # Bookkeeping -------------------------------------------------------------------------------

@@ -35,8 +35,7 @@ class Space(ABC):
         back: by sheet, the parts of :math:`b_e` that depend on the source and on the target.
         apart: by place of a sheet, single weights that have factors of their own, and where these
             stand; what :meth:`finish` does otherwise, a pass in C does on its way.
-        own: their :math:`b_e`.
-        own_scale: their :math:`s_e^2`, for a linear rule.
+        own: their :math:`b_e`, and their :math:`s_e^2` for a linear rule.
         is_native: whether steps can be taken by passes in C, where the weights allow it.
         is_wide: whether factors are so far from 1 that a step may overflow where gradients are
             finite; then the weights are looked at afterwards, and the step is undone.
@@ -46,8 +45,7 @@ class Space(ABC):
     target: Sequence[Tensor | None]
     back: tuple[Sequence[Tensor | None], ...] = ()
     apart: Mapping[int, tuple[Apart, Tensor]] = MappingProxyType({})
-    own: Tensor | None = None
-    own_scale: Tensor | None = None
+    own: tuple[Tensor, Tensor] | None = None
     is_native = True
     sheets: Sequence[Sheet] = ()
     is_wide = False
