@@ -43,14 +43,14 @@ class Explicit:
             self.free = outgoing[outgoing >= 0]
             self.length = self._all(ratio)[self.free]
         self.kappa, self.sign = kappa, values.sign()
-        self.is_log = torch.zeros(len(values), dtype=torch.bool)
-        if roots == "multiplicative":
-            self.is_log[self.basis.roots] = True
+        is_root = torch.zeros(len(values), dtype=torch.bool)
+        is_root[self.basis.roots] = True
+        self.is_log = is_root & (roots == "multiplicative")
         logs = math.sqrt(2) * values.abs().log()
         free = self._all(self.state)[self.free] / self.length
         x = torch.where(self.is_log, logs, values / kappa)
         self.x = torch.cat([x, free]).requires_grad_()
-        self.roots = self.basis.roots
+        self.roots = torch.cat([is_root, torch.zeros(len(free), dtype=torch.bool)])
 
     def _all(self, tensors):
         """All numbers of the weights of the graph, one after the other."""
@@ -123,8 +123,9 @@ class InTrainMode:
         self.length = 1 / ratio[self.free]
         values, self.kappa = products * w[self.numbers], products / ratio[self.numbers]
         of_units = {root(u) for u in range(len(out))}
-        self.roots = torch.tensor([number in of_units for number in self.numbers], dtype=torch.bool)
-        self.is_log = self.roots & (roots == "multiplicative")
+        is_root = torch.tensor([number in of_units for number in self.numbers], dtype=torch.bool)
+        self.roots = torch.cat([is_root, torch.zeros(len(self.free), dtype=torch.bool)])
+        self.is_log = is_root & (roots == "multiplicative")
         self.sign = values.sign()
         x = torch.where(self.is_log, math.sqrt(2) * values.abs().log(), values / self.kappa)
         self.x = torch.cat([x, w[self.free] / self.length]).requires_grad_()

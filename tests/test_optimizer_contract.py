@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import pickle
 import warnings
 
@@ -323,7 +324,7 @@ def test_the_decay_of_basis_paths_is_a_term_of_the_loss_but_for_free_weights(dec
     skeleton = reference.space.skeleton
     free = torch.isin(torch.arange(int(skeleton.graph.start[-1])), skeleton.outgoing)
     edges = zip(skeleton.graph.edges, skeleton.graph.start[:-1].tolist(), strict=True)
-    free = {e.parameter: free[k : k + e.shape.numel()].view(e.shape) for e, k in edges}
+    free = {e.parameter: free[k : k + math.prod(e.shape)].view(e.shape) for e, k in edges}
     assert sum(int(mask.sum()) for mask in free.values()) == reference.network.H
     for number in range(3):
         backward(model, number)
@@ -614,8 +615,8 @@ def test_a_network_that_began_with_zeros_resumes(kind, order):
 
 ADDITIVE = {"roots": "additive"}
 REVISING = [  # with the number of steps between which in-edges are chosen anew
-    (Kind("momentum", GSGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.95}, ADDITIVE), 10, 40),
-    (Kind("adam", GAdam, torch.optim.Adam, {"lr": 0.5}), 20, 40),
+    (Kind("momentum", GSGD, torch.optim.SGD, {"lr": 0.3, "momentum": 0.95}, ADDITIVE), 5, 15),
+    (Kind("adam", GAdam, torch.optim.Adam, {"lr": 0.6}), 10, 20),
 ]
 
 

@@ -490,7 +490,8 @@ def basis_step(setting: Setting) -> None:
     random = Random(setting.seed + 2)
     choice = random.choice(["modulo", "largest"])
     roots = random.choice(["multiplicative", "multiplicative", "additive"])
-    settings = {"lr": 1e-3, "skeleton": choice, "roots": roots}
+    metric = random.choice(["normalized", "normalized", "diagonal"])
+    settings = {"lr": 1e-3, "skeleton": choice, "metric": metric, "roots": roots}
     network = setting.network
     gradients = _gradients(setting, setting.copy(), bool(network.normalizations))
     if any(edge.parameter not in gradients for edge in network.edges):
@@ -498,9 +499,9 @@ def basis_step(setting: Setting) -> None:
     elif not network.normalizations or setting.train_mode:
         try:
             explicit = (
-                InTrainMode(network, choice, roots)
+                InTrainMode(network, choice, metric, roots)
                 if network.normalizations
-                else Explicit(network, choice, "normalized", roots)
+                else Explicit(network, choice, metric, roots)
             )
         except ps.PathspaceError:
             setting.counts["GSGD: no explicit coordinates"] += 1
