@@ -9,7 +9,8 @@ leaves its units, so the slope of the loss along its logarithm is
 .. math:: \delta_a w_a - \sum_{e \text{ leaving, not free}} \delta_e w_e .
 
 A step multiplies its value by R. What leaves its units is divided by R, so that all other values
-move by their own steps alone, and so is ρ of these units.
+move by their own steps alone, and so is ρ of these units. Free weights are coordinates of their own
+where they move, with s = σ(v)/σ(u): all else is the same as with the free weights of the start.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
     1 (this changes the function that training starts from). The default starts from the weights
     as they are. It measures :math:`v_e` in units of the value that the same weight would have with
     weight 1 in the representative in which the weights that enter a unit have He's norm
-    :math:`\sqrt2`, so that the first step is that of SGD in this representative; and it steps the
+    :math:`\sqrt2`, so that the first step is that of SGD in this representative; it steps free
+    weights too, which the papers hold still and ``metric="diagonal"`` does; and it steps the
     roots' logarithms, which cannot reach zero, limited to a factor of 2 per step. When the value of
     a root has moved by more than a factor of 4, its units are measured anew and may get another
     in-edge (``optimizer.space.rechosen`` counts): the function does not move, and momentum is
@@ -111,7 +112,7 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
         roots: ``"multiplicative"`` or ``"additive"``.
         start: ``"as_is"`` or ``"skeleton_init"``.
         bp_decay: λ of the basis-path penalty, or λ1 and λ2; see
-            :class:`~pathspace.BasisPathPenalty`. Invariant.
+            :class:`~pathspace.BasisPathPenalty`. Invariant; free weights have no part in it.
         maximize: maximise instead.
         nonfinite: ``"skip"`` or ``"raise"``.
         fused: have torch compile steps with momentum, for large layers.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pathspace.experiments.reproduce.controls import SGD_SKELETON, tune
+from pathspace.experiments.reproduce.controls import NORMALIZED, SGD_SKELETON, tune
 from pathspace.experiments.reproduce.experiment import Plan
 from pathspace.experiments.reproduce.statistics import (
     Difference,
@@ -45,7 +45,7 @@ def racers(base: Trial, picks: int) -> dict[str, Trial]:
         ADAGRAD_UNBALANCED: replace(base, optimizer="adagrad", init=unbalanced),
         PATHSGD: replace(base, optimizer="pathsgd"),
         SGD_SKELETON: replace(base, init="skeleton"),
-        GSGD: replace(base, optimizer="gsgd"),
+        GSGD: replace(base, optimizer="gsgd", options={**base.options, **NORMALIZED}),
     }
 
 
