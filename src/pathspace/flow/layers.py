@@ -22,6 +22,7 @@ from pathspace.flow.powers import Scratch, power, rows, scalars, slope_of_power
 from pathspace.flow.unfolding import Windows
 
 LARGE = 2**20  # scalars of a kernel that is read in pieces
+WRITTEN = 2**18  # scalars of a kernel whose slopes are written into memory that is there already
 PRODUCT = 4  # pieces at a time for a product of matrices, which reorders its factors each time
 Factors = tuple[Tensor, ...]  # tensors that broadcast against a weight, to be multiplied
 
@@ -58,12 +59,14 @@ class Linear:
         scratch: where powers are written.
         sink: takes the derivative with respect to :math:`|w|^p`, if autograd does not.
         ahead: what will come back, if that is known.
+        room: memory for the derivative with respect to :math:`|w|^p`, in the shape of w.
     """
 
     p: float
     scratch: Scratch
     sink: Callable[[Factors], None] | None = None
     ahead: Ahead | None = None
+    room: Tensor | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, token: Tensor | None = None) -> Tensor:
         """Apply it; ``token`` is a tensor that requires a gradient, so that the sink is served."""
@@ -224,11 +227,11 @@ class Convolution(Linear):
         for some in rows(matrix, self.scratch.dtype, PRODUCT) if wanted[0] else ():
             pair = self.raised(matrix[some]).T, flat[some]
             to_columns = torch.mm(*pair) if to_columns is None else to_columns.addmm_(*pair)
-        to_power = (flat @ windows.columns(x).T).view(weight.shape) if wanted[1] else None
-        return (
-            None if to_columns is None else windows.image(to_columns),
-            () if to_power is None else (to_power,),
-        )
+        to_x = None if to_columns is None else windows.image(to_columns)
+        if not wanted[1]:
+            return to_x, ()
+        out = None if self.room is None else self.room.view(matrix.shape)
+        return to_x, (torch.mm(flat, windows.columns(x).T, out=out).view(weight.shape),)
 
     def windows(self, x: Tensor, weight: Tensor) -> Windows | None:
         """The windows of a convolution in the plane, where writing them down pays; or ``None``."""
@@ -236,7 +239,8 @@ class Convolution(Linear):
         if transposed or groups > 1 or len(x) > 1 or weight.dim() != 4:
             return None
         found = Windows(tuple(x.shape), tuple(weight.shape[2:]), stride, padding, dilation)
-        return found if found.single or weight.numel() > LARGE else None
+        large = LARGE if self.room is None else WRITTEN
+        return found if found.single or weight.numel() > large else None
 
 
 class _Layer(torch.autograd.Function):

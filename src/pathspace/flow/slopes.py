@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def path_slopes(
     *,
     biases: bool = True,
     dtype: torch.dtype | None = None,
+    rooms: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> dict[str, Slope]:
     r"""The derivatives of the path norm's p-th power by the p-th powers of all weights.
 
@@ -73,6 +75,7 @@ def path_slopes(
         biases: count paths that start at a bias.
         dtype: what to compute in; by default that of the parameters, at least float32. Slopes that
             are smaller than the largest by more than its range become 0.
+        rooms: by name, memory that slopes may be written into: tensors like the weights.
 
     Returns:
         by name, the :class:`Slope` of every parameter that paths run along.
@@ -99,7 +102,7 @@ def path_slopes(
 
     Reference: Neyshabur et al. 2015, Eq. (7) and Algorithm 1.
     """
-    found = power_slopes(network, weights, p, biases=biases, dtype=dtype)
+    found = power_slopes(network, weights, p, biases=biases, dtype=dtype, rooms=rooms)
     slopes = dict(found.slopes)
     for fold in found.folds:
         if fold.bias is not None:
@@ -141,6 +144,7 @@ def power_slopes(
     *,
     biases: bool = True,
     dtype: torch.dtype | None = None,
+    rooms: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> PowerSlopes:
     """What :func:`path_slopes` returns, folded biases apart; its arguments."""
     if not 1 <= p < math.inf:
@@ -152,7 +156,7 @@ def power_slopes(
     with torch.enable_grad():
         return evaluate(
             network,
-            lambda careful: _Forward(network, state, p, biases, dtype, careful),
+            lambda careful: _Forward(network, rooms, state, p, biases, dtype, careful),
             _Forward.slopes,
         )
 
@@ -160,8 +164,9 @@ def power_slopes(
 class _Forward(Sums):
     """The pass forward; it remembers where the derivatives by powers of parameters are to go."""
 
-    def __init__(self, network: Network, *args: Any) -> None:
+    def __init__(self, network: Network, rooms: Mapping[str, Tensor], *args: Any) -> None:
         super().__init__(network, *args)
+        self.rooms = dict(rooms)  # of weights that have not been used yet
         self.parameters = network.parameters().keys()
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
@@ -198,7 +203,8 @@ class _Forward(Sums):
             return super().layer(kind, x, weight, *options)
         sink = self.found.setdefault(weight.name, []).append
         ahead, self.ahead = self.ahead, None
-        apply = kind(self.power, self.scratch, sink, ahead, *options)
+        room = self.rooms.pop(weight.name, None)
+        apply = kind(self.power, self.scratch, sink, ahead, room, *options)
         return apply(x, self.weights[weight.name], self.token)
 
     def raised(self, tensor: Tensor, name: str | None = None) -> Tensor:

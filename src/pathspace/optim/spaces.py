@@ -130,6 +130,7 @@ class PathSpace(DiagonalSpace):
         if not 1 <= p < math.inf:
             raise ValueError(f"p must be at least 1 and finite, not {p}")
         self.p = p
+        self._rooms: dict[str, Tensor] = {}  # memory of the last slopes, for the next ones
         self._bends = {
             leaf.name
             for node in network.program
@@ -154,7 +155,12 @@ class PathSpace(DiagonalSpace):
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
         if self.network.normalizations:
             weights |= self._statistics(weights)
-        slopes = path_slopes(self.network, weights, self.p)
+        slopes = path_slopes(self.network, weights, self.p, rooms=self._rooms)
+        self._rooms = {
+            name: slope.factors[0]
+            for name, slope in slopes.items()
+            if slope.factors[0].shape == weights[name].shape and slope.factors[0].is_contiguous()
+        }
         found = []
         for sheet in self.sheets:
             parts = [
