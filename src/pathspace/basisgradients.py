@@ -15,7 +15,7 @@ What is summed over all weights is in :mod:`pathspace.basismatrix`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from pathspace import native
 from pathspace.basis import BasisPaths
-from pathspace.basismatrix import BasisMatrix, Factors, between
+from pathspace.basismatrix import BasisMatrix, Factors, FactorTable, between
 from pathspace.foldedbias import Destination
-from pathspace.signedlogs import log_product
+from pathspace.signedlogs import doublings
 from pathspace.weightgraph import Places
 
 
@@ -39,41 +39,41 @@ class BasisPathGradient:
 
     def __init__(self, basis: BasisPaths, exact: bool) -> None:
         graph, skeleton = basis.graph, basis.skeleton
-        self.exact, self.skeleton, self.is_root = exact, skeleton, basis.is_root
-        self.incoming = graph.places(skeleton.incoming)
-        self.outgoing = graph.places(skeleton.outgoing)
+        self.exact, self.is_root = exact, basis.is_root
+        self.places = graph.places(torch.cat([skeleton.incoming, skeleton.outgoing]))
+        self.jumps = doublings(skeleton.parent), doublings(skeleton.child)
         numbers = skeleton.incoming[1:], skeleton.outgoing[1:]
         self.matrices = [
             BasisMatrix(edge, *(between(n, graph.start[k], graph.start[k + 1]) for n in numbers))
             for k, edge in enumerate(graph.edges)
             if not edge.is_fixed
         ]
+        self.table = FactorTable(self.matrices, len(self.is_root))
 
     @torch.no_grad()
     def add_(
         self, weights: Mapping[str, Tensor], destination: Destination, lam1: float, lam2: float
     ) -> None:
         """Add the gradient with respect to the weights of the graph to their destinations."""
-        skeleton = self.incoming.take(weights), self.outgoing.take(weights)
-        into = log_product(skeleton[0], self.skeleton.parent)[1]
-        out = log_product(skeleton[1], self.skeleton.child)[1]
-        leaving, entering = torch.zeros_like(into), torch.zeros_like(out)
-        sums = (leaving, entering) if self.exact else None
+        skeleton = self.places.take(weights)
+        logs = skeleton.abs().log_().view(2, -1)
+        logs[:, 0] = 0.0
+        for side, jumps in zip(logs, self.jumps, strict=True):
+            for jump in jumps:
+                side += side.index_select(0, jump)
+        sums = torch.zeros_like(logs)  # over what leaves and what enters every unit
+        both = (sums[0], sums[1]) if self.exact else None
         tasks = []
-        for matrix in self.matrices:
+        for matrix, factors in zip(self.matrices, self.table.factors(logs, lam1), strict=True):
             name = matrix.edge.parameter
-            factors = matrix.factors(into, out, lam1)
             tasks.append(_Task(matrix, weights[name], destination(name), factors))
-        for task in self._pass(tasks, sums) if lam1 else ():
-            task.matrix.add_(task.weight, task.destination, task.factors, sums)
+        for task in self._pass(tasks, both) if lam1 else ():
+            task.matrix.add_(task.weight, task.destination, task.factors, both)
         if not self.exact:
             return
-        roots = torch.where(self.is_root, 2 * lam2 * (into + out), 0.0)
-        for places, taken, total, step in (
-            (self.incoming, skeleton[0], leaving, self.skeleton.parent),
-            (self.outgoing, skeleton[1], entering, self.skeleton.child),
-        ):
-            _add_at_(places, destination, forest_sums(total + roots, step) / taken)
+        sums += torch.where(self.is_root, 2 * lam2 * logs.sum(0), 0.0)
+        found = [forest_sums(*pair) for pair in zip(sums, self.jumps, strict=True)]
+        _add_at_(self.places, destination, torch.cat(found) / skeleton)
 
     def _pass(self, tasks: list[_Task], sums: tuple[Tensor, Tensor] | None) -> list[_Task]:
         """Do all that a pass in C can do; returns the others."""
@@ -94,32 +94,32 @@ class _Task(NamedTuple):
     factors: Factors
 
 
-def forest_sums(values: Tensor, step: Tensor) -> Tensor:
+def forest_sums(values: Tensor, jumps: Sequence[Tensor]) -> Tensor:
     """For each node of a forest the sum over itself and all nodes whose way to the root meets it.
 
-    The transpose of the sum along the way to the root: pointer doubling, log2(depth) rounds.
+    The transpose of the sum along the way to the root: log2(depth) rounds.
 
     Args:
         values: (H+1,) a number per node; node 0, where all ways end, does not count.
-        step: (H+1,) the next node on the way to the root.
+        jumps: of the forest, see :func:`~pathspace.signedlogs.doublings`.
     """
     result = values.clone()
     result[0] = 0.0
-    while bool(step.any()):
-        result = result.index_add(0, step, result)
+    for jump in jumps:
+        result = result.index_add(0, jump, result)
         result[0] = 0.0
-        step = step[step]
     return result
 
 
 def _add_at_(places: Places, destination: Destination, values: Tensor) -> None:
-    """Add values at the places of skeleton weights."""
+    """Add values at the places of skeleton weights, of which one may be there twice."""
     for block in places.blocks:
         target = destination(places.graph.edges[block.edge].parameter)
         if target is None:
             continue
         added = values[block.rows].to(target)
         if block.index:
-            target[tuple(i.to(target.device) for i in block.index)] += added
+            index = tuple(i.to(target.device) for i in block.index)
+            target.index_put_(index, added, accumulate=True)
         else:
-            target += added[0]
+            target += added.sum()

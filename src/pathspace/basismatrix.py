@@ -8,6 +8,7 @@ weights are read once and the gradients read and written once.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -93,21 +94,6 @@ class BasisMatrix:
         if len(self.source) == 1 and self.target.shape[1] == 1:
             return False
         return True if len(self.target) == 1 and self.source.shape[1] == 1 else None
-
-    def factors(self, into: Tensor, out: Tensor, lam1: float) -> Factors:
-        """The factors of the weights.
-
-        Args:
-            into: log|I| by scale.
-            out: log|O| by scale.
-            lam1: λ1.
-        """
-        source, target = 2 * into[self.source], 2 * out[self.target]
-        ends = torch.stack([source.amin(), source.amax(), target.amin(), target.amax()]).tolist()
-        middles = (ends[0] + ends[1]) / 2, (ends[2] + ends[3]) / 2
-        reach = (ends[1] - ends[0] + ends[3] - ends[2]) / 2
-        sides = (source - middles[0]).exp(), (target - middles[1]).exp()
-        return Factors(lam1, sum(middles), *sides, reach=max(reach, abs(sum(middles))))
 
     def add_(
         self,
@@ -210,6 +196,41 @@ class BasisMatrix:
     def _vectorized(self, factor: Tensor) -> Tensor:
         """A factor that is one number as a row: torch is slow if both factors stand still."""
         return factor.expand(1, self.shape[1]).contiguous() if factor.numel() == 1 else factor
+
+
+class FactorTable:
+    """The factors of several matrices, found together: for small ones it is calls that take time.
+
+    Args:
+        matrices: the matrices.
+        size: number of scales, the pinned one included.
+    """
+
+    def __init__(self, matrices: Sequence[BasisMatrix], size: int) -> None:
+        sides = [side for m in matrices for side in (m.source, m.target + size)]
+        self._shapes = [side.shape for side in sides]
+        self._counts = [side.numel() for side in sides]
+        self._index = torch.cat([side.reshape(-1) for side in sides]) if sides else None
+
+    def factors(self, logs: Tensor, lam1: float) -> Iterator[Factors]:
+        """The factors of every matrix.
+
+        Args:
+            logs: (2, H+1) log|I| and log|O| by scale.
+            lam1: λ1.
+        """
+        if self._index is None:
+            return
+        parts = (2 * logs.reshape(-1).index_select(0, self._index)).split(self._counts)
+        ends = [torch.aminmax(part) for part in parts]
+        least, most = torch.stack([end for pair in ends for end in pair]).view(-1, 2).T.tolist()
+        middles = [(low + high) / 2 for low, high in zip(least, most, strict=True)]
+        numbers = torch._foreach_exp(torch._foreach_sub(parts, middles))
+        sides = [part.view(shape) for part, shape in zip(numbers, self._shapes, strict=True)]
+        for k in range(0, len(sides), 2):
+            middle = middles[k] + middles[k + 1]
+            reach = (most[k] - least[k] + most[k + 1] - least[k + 1]) / 2
+            yield Factors(lam1, middle, sides[k], sides[k + 1], reach=max(reach, abs(middle)))
 
 
 def between(numbers: Tensor, start: Tensor, stop: Tensor) -> Tensor:

@@ -50,10 +50,21 @@ def log_product(weights: Tensor, step: Tensor) -> Tensor:
     result = signed_log(weights)
     neutral = torch.tensor([[1.0], [0.0]], dtype=result.dtype)
     result = torch.cat([neutral, result[:, 1:]], 1)
-    while bool(step.any()):
-        result = product(result, result[:, step])
-        step = step[step]
+    for jump in doublings(step):
+        result = product(result, result[:, jump])
     return result
+
+
+def doublings(step: Tensor) -> list[Tensor]:
+    """Where 1, 2, 4, ... steps lead along a forest whose ways end at node 0, until all have ended.
+
+    A sum along the way to the root is that many rounds of adding what stands at these nodes.
+    """
+    found = []
+    while bool(step.any()):
+        found.append(step)
+        step = step[step]
+    return found
 
 
 def signed_log(values: Tensor) -> Tensor:

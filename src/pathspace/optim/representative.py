@@ -64,9 +64,11 @@ def _squares(edges: Sequence[Edge], weights: Mapping[str, Tensor]) -> Iterator[T
     squares = torch.cat(flat).square_().split([len(part) for part in flat]) if flat else ()
     for edge, square in zip(edges, squares, strict=True):
         is_whole = edge.target_scale.numel() == len(square)
-        yield square if is_whole else sum_to(
-            square.view(edge.shape), edge.target_scale.shape
-        ).reshape(-1)
+        yield (
+            square
+            if is_whole
+            else sum_to(square.view(edge.shape), edge.target_scale.shape).reshape(-1)
+        )
 
 
 def _entering(edge: Edge, weight: Tensor, logs: Tensor, known: Tensor) -> Tensor:
