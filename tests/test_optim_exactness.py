@@ -214,6 +214,36 @@ def test_steps_are_those_of_torch_on_explicit_coordinates(case, rule, way, layou
     assert optimizer.space.rechosen == 0  # else this test would compare other coordinates
 
 
+@pytest.mark.parametrize("layout", ["together", "apart"])
+@pytest.mark.parametrize("metric", ["normalized", "diagonal"])
+def test_every_coordinate_has_the_rate_of_its_group(metric, layout, monkeypatch):
+    if layout == "apart":
+        apart(monkeypatch)
+    case = next(case for case in CASES if case.name == "mlp bottleneck, bias")
+    model, x = case.make()
+    network = ps.trace(smaller(model), x)
+    names = dict(model.named_parameters())
+    rates = {name: 0.01 * (1 + k) for k, name in enumerate(names)}
+    groups = [{"params": [p], "lr": rates[name]} for name, p in names.items()]
+    explicit = Explicit(network, "modulo", metric, "multiplicative")
+    by_weight = {name: torch.full_like(p, rates[name]) for name, p in names.items()}
+    by_coordinate = torch.cat(
+        [explicit.basis.flat(by_weight), explicit._all(by_weight)[explicit.free]]
+    )
+    optimizer = ps.optim.GSGD(groups, network=network, metric=metric)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        loss = functional_call(model, explicit(), (x,)).square().mean()
+        (slope,) = torch.autograd.grad(loss, explicit.x)
+        with torch.no_grad():
+            explicit.x -= by_coordinate * slope
+    found = explicit.basis.values(network.state())
+    for name, expected in explicit.basis.values(explicit()).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-11)
+
+
 R, BLOCK = Act(), Residual((Map(3), BatchNorm(), Act(), Map(4)))
 NORMALIZED = {
     "batch norm": Spec((3,), (Map(4), BatchNorm(), R, Map(5), BatchNorm(), R, Map(2))),

@@ -77,7 +77,13 @@ def test_momentum_is_carried_to_the_new_basis_exactly():
         (q * basis.flat(basis.values(state)).abs().log()).sum().backward()
         return t.grad
 
-    before, y = prediction(), model(x).detach()
+    def of_free_weights():
+        names = dict(model.named_parameters())
+        buffers = {k: optimizer.state[p]["momentum_buffer"] for k, p in names.items()}
+        return space.skeleton.graph.places(space.skeleton.outgoing[1:]).take(buffers)
+
+    before, y, kept = prediction(), model(x).detach(), of_free_weights()
+    assert (kept != 0).double().mean() > 0.5  # a dead unit has none
     optimizer.zero_grad()
     F.mse_loss(model(x), x[:, :2]).backward()
     work = optimizer._step_of(optimizer._arranged())
@@ -89,6 +95,7 @@ def test_momentum_is_carried_to_the_new_basis_exactly():
         space._revise(space.has.clone(), work)
     assert space.rechosen >= 1
     torch.testing.assert_close(prediction(), before, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(of_free_weights(), kept, rtol=0, atol=0)
     torch.testing.assert_close(model(x).detach(), y, rtol=0, atol=0)
 
 
