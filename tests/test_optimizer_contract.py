@@ -338,6 +338,21 @@ def test_the_decay_of_basis_paths_is_a_term_of_the_loss_but_for_free_weights(dec
     torch.testing.assert_close(snapshot(model), snapshot(twin), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("metric", ["normalized", "diagonal"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_decay_of_basis_paths_is_the_same_for_large_layers(metric, momentum, monkeypatch):
+    rule = {"lr": 1e-2, "momentum": momentum}
+    kind = Kind("", GSGD, torch.optim.SGD, rule, {"metric": metric, "bp_decay": (0.2, 0.3)})
+    outputs = []
+    for is_apart in (False, True):
+        if is_apart:
+            apart(monkeypatch)
+        model, optimizer = setting(kind)
+        train(model, optimizer, range(4))
+        outputs.append(model(batch(0)[0]).detach())
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-9, atol=1e-11)
+
+
 @every_kind
 def test_a_step_with_a_gradient_that_is_not_finite_is_skipped(kind):
     model, optimizer = setting(kind)
