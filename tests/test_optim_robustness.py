@@ -9,6 +9,7 @@ from torch import nn
 
 import pathspace as ps
 from cases import mlp
+from optimizers import apart
 
 
 def network_of(*widths, seed=0, bias=True):
@@ -97,6 +98,26 @@ def test_momentum_is_carried_to_the_new_basis_exactly():
     torch.testing.assert_close(prediction(), before, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(of_free_weights(), kept, rtol=0, atol=0)
     torch.testing.assert_close(model(x).detach(), y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_one_huge_gradient_does_not_move_a_root_for_ever(large, monkeypatch):
+    if large:
+        apart(monkeypatch)
+    model, network, _ = network_of(3, 5, 4, 2)
+    optimizer = ps.optim.GSGD(model.parameters(), 0.1, momentum=0.9, network=network)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for number in range(3):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        if number == 0:
+            model[0].weight.grad[0, 0] = 1e9 * model[0].weight[0, 0].sign()
+        optimizer.step()
+    basis = ps.BasisPaths(network)
+    before, after = (basis.flat(basis.values(state)) for state in (start, network.state()))
+    # The first step is limited to a factor of 2, and momentum goes on from there.
+    expected = torch.tensor(2.0).double() ** -(1 + 0.9 + 0.9**2)
+    torch.testing.assert_close((after / before)[basis.roots[0]], expected)
 
 
 @pytest.mark.parametrize("roots", ["multiplicative", "additive"])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,22 @@ from pathspace.optim.skeleton import rechosen
 from pathspace.optim.space import Step
 from pathspace.optim.stepping import Kernels
 from pathspace.signedlogs import log_product
+
+
+class _Waiting(NamedTuple):
+    """States to be written when all weights have been updated.
+
+    Attributes:
+        matrix: of a buffer.
+        where: their places in it.
+        values: what they will be.
+        roots: the roots that they belong to, 0 for none, if they are averages of gradients.
+    """
+
+    matrix: Tensor
+    where: Tensor
+    values: Tensor
+    roots: Tensor | None = None
 
 
 class BasisSpace(Coordinates):
@@ -138,7 +155,10 @@ class BasisSpace(Coordinates):
         """Minus log R of every root; 0 for all other units."""
         change = self._change(step)
         if self.roots == "multiplicative":
-            return change.clamp_(-_LIMIT, _LIMIT)
+            limited = change.clamp(-_LIMIT, _LIMIT)
+            if not step.linear:
+                self._forget(torch.where(limited == change, 1.0, limited / change))
+            return limited
         if bool((change >= 1).any()):  # a root would go through zero: here the coordinates end
             self._revise((change >= 1)[self.owner], step)
             self.inspect(step)
@@ -268,7 +288,7 @@ class BasisSpace(Coordinates):
         These are roots and, in large leaves, free weights that move; others have no state at all.
         """
         update = torch.zeros_like(slope)
-        self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.waiting: list[_Waiting] = []
         for place, rows, where in self._entries.parts:
             if step.gradients[place] is None:
                 continue
@@ -277,18 +297,29 @@ class BasisSpace(Coordinates):
                 is_own = torch.ones_like(is_own)
             own, at = rows[is_own], where[is_own]
             resting = where[~is_own] if not self.is_free_moving else where[:0]
-            state = dict(step.states[place])
-            for name, matrix in step.states[place].items():
-                if name != "step":
-                    state[name] = matrix.view(-1)[at].to(slope)
-                    self.waiting.append((matrix, at, state[name]))
-                    self.waiting.append((matrix, resting, slope.new_zeros(len(resting))))
-            group = step.group(self.sheets[place])
+            roots = torch.where(own < len(self.owner), own, 0)
+            state, group = dict(step.states[place]), step.group(self.sheets[place])
+            for buffer in step.rule.buffers(group):
+                matrix = step.states[place][buffer.name]
+                values = state[buffer.name] = matrix.view(-1)[at].to(slope)
+                self.waiting.append(
+                    _Waiting(matrix, at, values, roots if buffer.power == 1 else None)
+                )
+                self.waiting.append(_Waiting(matrix, resting, slope.new_zeros(len(resting))))
             if self.network.copies > 1:
                 group = settings_at(group, self.network.copy_of[own.cpu()], slope)
                 group = {k: v.squeeze(1) if by_row(v) else v for k, v in group.items()}
             update[own] = step.rule.update([slope[own]], [state], group)[0]
         return update
+
+    def _forget(self, shares: Tensor) -> None:
+        """Let averages of gradients be those of the steps that are taken, where these are limited.
+
+        Else a single large gradient would multiply the value of a root by 2 for hundreds of steps.
+        """
+        for waiting in self.waiting:
+            if waiting.roots is not None:
+                waiting.values.mul_(shares[waiting.roots])
 
     def penalty(self, batch: Batch) -> list[Tensors]:
         r"""The factors of :math:`\lambda_1 w_e (IO)^2`, the gradient of the penalty on values."""
@@ -307,8 +338,8 @@ class BasisSpace(Coordinates):
             self.old *= self._own
             self._large.put_(step.weights, self.old)
         if not step.linear:
-            for matrix, where, values in self.waiting:
-                matrix.view(-1)[where] = values.to(matrix)
+            for waiting in self.waiting:
+                waiting.matrix.view(-1)[waiting.where] = waiting.values.to(waiting.matrix)
         self.taken += 1
         if step.resting is not None:
             resting = step.resting[self.network.copy_of.to(self.device)]
