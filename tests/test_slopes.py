@@ -274,3 +274,20 @@ def test_nothing_of_the_model_is_touched():
         t._version == before[n][0] and torch.equal(t, before[n][1]) and t.grad is None
         for n, t in network.state().items()
     )
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_slopes_are_written_into_memory_that_is_given(p, monkeypatch):
+    monkeypatch.setattr("pathspace.flow.layers.WRITTEN", 0)
+    kernels = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+    model = nn.Sequential(kernels[0], nn.ReLU(), kernels[1], nn.ReLU(), kernels[1]).double()
+    network = ps.trace(model, torch.ones(1, 2, 5, 5).double())
+    expected = {name: slope.dense() for name, slope in path_slopes(network, p=p).items()}
+    rooms = {name: torch.full_like(slope, math.nan) for name, slope in expected.items()}
+    found = path_slopes(network, p=p, rooms=rooms)
+    for name, slope in found.items():
+        torch.testing.assert_close(slope.dense(), expected[name])
+    assert found["0.weight"].factors[0].data_ptr() == rooms["0.weight"].data_ptr()
+    for wrong in (rooms["0.weight"].float(), rooms["0.weight"][:, :1], rooms["0.weight"].mT):
+        found = path_slopes(network, p=p, rooms={"0.weight": wrong})
+        torch.testing.assert_close(found["0.weight"].dense(), expected["0.weight"])

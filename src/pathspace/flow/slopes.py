@@ -75,7 +75,8 @@ def path_slopes(
         biases: count paths that start at a bias.
         dtype: what to compute in; by default that of the parameters, at least float32. Slopes that
             are smaller than the largest by more than its range become 0.
-        rooms: by name, memory that slopes may be written into: tensors like the weights.
+        rooms: by name, memory that slopes may be written into, where it fits: tensors like the
+            weights, in ``dtype``.
 
     Returns:
         by name, the :class:`Slope` of every parameter that paths run along.
@@ -203,9 +204,10 @@ class _Forward(Sums):
             return super().layer(kind, x, weight, *options)
         sink = self.found.setdefault(weight.name, []).append
         ahead, self.ahead = self.ahead, None
-        room = self.rooms.pop(weight.name, None)
-        apply = kind(self.power, self.scratch, sink, ahead, room, *options)
-        return apply(x, self.weights[weight.name], self.token)
+        values, room = self.weights[weight.name], self.rooms.pop(weight.name, None)
+        if room is not None and not _fits(room, values, self.dtype):
+            room = None
+        return kind(self.power, self.scratch, sink, ahead, room, *options)(x, values, self.token)
 
     def raised(self, tensor: Tensor, name: str | None = None) -> Tensor:
         result = super().raised(tensor)
@@ -263,6 +265,12 @@ def _summed(uses: list[Factors]) -> Factors:
         return uses[0]
     products = [math.prod(factors[1:], start=factors[0]) for factors in uses]
     return (sum(products[1:], start=products[0]),)
+
+
+def _fits(room: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the slopes of a weight can be written into a tensor."""
+    is_like = room.shape == weight.shape and room.device == weight.device
+    return is_like and room.dtype == dtype and room.is_contiguous()
 
 
 def _common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:

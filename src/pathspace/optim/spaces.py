@@ -142,6 +142,9 @@ class PathSpace(DiagonalSpace):
     def __repr__(self) -> str:
         return f"path-normalised weights (p = {self.p:g}, every {self.every} steps)"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rooms": {}}
+
     def is_plain(self, leaf: Leaf) -> bool:
         """Whether a leaf gets the plain rule: no path runs along it.
 
@@ -159,7 +162,7 @@ class PathSpace(DiagonalSpace):
         self._rooms = {
             name: slope.factors[0]
             for name, slope in slopes.items()
-            if slope.factors[0].shape == weights[name].shape and slope.factors[0].is_contiguous()
+            if slope.factors[0].shape == weights[name].shape
         }
         found = []
         for sheet in self.sheets:
