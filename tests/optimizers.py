@@ -31,7 +31,7 @@ def apart(monkeypatch: Any) -> None:
     """Step small parameters like large ones: none end to end, units moved on the cheaper side."""
     for module in ("sheets", "sides"):
         monkeypatch.setattr(f"pathspace.optim.{module}.SMALL", 0)
-    for module in ("sheets", "blocks", "finite", "basis"):
+    for module in ("sheets", "blocks", "finite", "productsums"):
         monkeypatch.setattr(f"pathspace.optim.{module}.SIZE", 7)
     monkeypatch.setattr("pathspace.optim.optimizer.cut", partial(cut, size=7))
 
