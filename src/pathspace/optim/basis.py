@@ -86,7 +86,7 @@ class BasisSpace(Coordinates):
 
     def prepare(self, step: Step) -> None:
         """Step the roots, and renew the factors of all other weights."""
-        self._check_range(self._largest_log)
+        self._check_range(*self._largest_logs)
         if self.metric == "paper" or any(self.decays):
             self._measure(step)
         power = 2.0 if step.linear else 1.0
@@ -129,7 +129,8 @@ class BasisSpace(Coordinates):
         if self.metric == "paper":
             self.log_source, self.log_target = -inner, -outer
             self._power = 0.0
-            self._check_range(float(torch.maximum(inner.abs(), outer.abs()).max()))
+            largest = float(torch.maximum(inner.abs(), outer.abs()).max())
+            self._check_range(largest, largest)
         self.log_value = inner + outer
         if self.decays[0]:
             self._inner.fill((2 * inner).exp())
@@ -344,11 +345,16 @@ class BasisSpace(Coordinates):
             resting = step.resting[self.network.copy_of.to(self.device)]
             self.log_source = torch.where(resting, self._log_source_before, self.log_source)
         if self.metric != "paper" and self.taken % _EVERY == 0:
+            # Roots that grew make steps of what leaves their units shorter, which keeps them safe.
             drift = self.log_source + self.log_target
-            both = torch.stack([drift, self.log_source])
-            largest, self._largest_log = torch.linalg.vector_norm(both, math.inf, 1).tolist()
-            if largest > _DRIFT:
-                self._revise(drift.abs() > _DRIFT, step)
+            sizes = torch.linalg.vector_norm(
+                torch.stack([self.log_source, self.log_target]), math.inf, 1
+            )
+            ends = torch.stack([drift.max(), self.log_source.max(), *sizes])
+            farthest, largest, of_sources, of_targets = ends.tolist()
+            self._largest_logs = max(largest, of_targets), max(of_sources, of_targets)
+            if farthest > _DRIFT:
+                self._revise(drift > _DRIFT, step)
 
     def _revise(self, units: Tensor, step: Step) -> None:
         """Choose the in-edges of some units anew, and measure what leaves them anew.

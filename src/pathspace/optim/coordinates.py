@@ -170,16 +170,22 @@ class Coordinates(Space):
             logs = he_scales(network.edges, weights, size)
         self.log_source = logs.to(self.device)
         self.log_target = -self.log_source
-        self._largest_log = float(logs.abs().max())
-        self._check_range(self._largest_log)
+        self._largest_logs = (float(logs.abs().max()),) * 2
+        self._check_range(*self._largest_logs)
 
-    def _check_range(self, log: float) -> None:
-        """Refuse factors whose squares leave the range of a dtype, or will before the next look."""
+    def _check_range(self, log: float, either: float) -> None:
+        """Refuse factors whose squares leave the range of a dtype, or will before the next look.
+
+        Args:
+            log: of the largest factor that steps are multiplied by.
+            either: the size of the logarithm that is farthest from 0: where factors of steps have
+                become small, weights have become large.
+        """
         if self.network.copies == 1:  # networks side by side must not end each other
             of_steps, of_weights = self._log_largest
             if not 2 * log < of_steps - MARGIN:
                 raise self.out_of_range()
-            self.is_wide = 2 * (4 * log) > of_weights  # the squares of two factors
+            self.is_wide = 2 * (4 * either) > of_weights  # the squares of two factors
 
     def _set_skeleton(self) -> None:
         """Set all skeleton weights to 1, those of batch norms apart; this changes the function."""

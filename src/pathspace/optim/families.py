@@ -90,7 +90,7 @@ class GSGD(InvariantOptimizer, rule=Momentum, space=BasisSpace):
     :math:`\sqrt2`, so that the first step is that of SGD in this representative; it steps free
     weights too, which the papers hold still and ``metric="diagonal"`` does; and it steps the
     roots' logarithms, which cannot reach zero, limited to a factor of 2 per step. When the value of
-    a root has moved by more than a factor of 4, its units are measured anew and may get another
+    a root has shrunk by more than a factor of 4, its units are measured anew and may get another
     in-edge (``optimizer.space.rechosen`` counts): the function does not move, and momentum is
     carried over.
 
