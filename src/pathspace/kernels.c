@@ -591,4 +591,6 @@ void NAME(turn)(NAME(Turn) * turn, int threads) {
   on_threads(NAME(fill_share), turn, threads);
 }
 
+#include "products.c"
+
 #endif

@@ -301,6 +301,7 @@ def _declare(kernels: ctypes.CDLL) -> None:
         for name, arguments in _ARGUMENTS.items():
             declared = getattr(kernels, f"{name}_{dtype}")
             declared.argtypes = [kinds[kind] for kind in arguments]
+            declared.restype = ctypes.c_int64 if name == "convolution_room" else ctypes.c_int
 
 
 def _share_threads(kernels: ctypes.CDLL) -> None:
@@ -322,5 +323,7 @@ _ARGUMENTS = {
     "raise": "pnidd",
     "look": "pnippnppn",
     "turn": "pi",
+    "convolution": "pi",
+    "convolution_room": "p",
 }
 _TYPES = (Tensor, torch.nn.Parameter)

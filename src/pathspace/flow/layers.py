@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pathspace import native
 from pathspace.flow.powers import Scratch, power, rows, scalars, slope_of_power
+from pathspace.flow.products import Products
 from pathspace.flow.unfolding import Windows
 
 LARGE = 2**20  # scalars of a kernel that is read in pieces
@@ -206,6 +207,9 @@ class Convolution(Linear):
         windows = self.windows(x, weight)
         if windows is None:
             return torch.convolution(x, self.raised(weight), None, *self.options)
+        products = Products.of(windows, x, weight, self.p, self.scratch)
+        if products is not None:
+            return products.forward()
         columns, matrix = windows.columns(x), weight.flatten(1)
         result = x.new_empty(len(matrix), columns.shape[1])
         for some in rows(matrix, self.scratch.dtype, PRODUCT):
@@ -222,6 +226,10 @@ class Convolution(Linear):
                 gradient, x, self.raised(weight), None, *self.options, (*wanted, False)
             )
             return to_x, (to_power,) if wanted[1] else ()
+        products = Products.of(windows, x, weight, self.p, self.scratch)
+        if products is not None:
+            to_x, to_power = products.backward(gradient, wanted, self.room)
+            return to_x, () if to_power is None else (to_power,)
         flat, matrix = gradient.reshape(len(weight), -1), weight.flatten(1)
         to_columns: Tensor | None = None
         for some in rows(matrix, self.scratch.dtype, PRODUCT) if wanted[0] else ():

@@ -71,11 +71,14 @@ class Scratch:
 
     def like(self, tensor: Tensor) -> Tensor:
         """The buffer in the shape of a tensor."""
-        memory = self._memory.get(tensor.device)
-        if memory is None or len(memory) < tensor.numel():
-            memory = torch.empty(tensor.numel(), dtype=self.dtype, device=tensor.device)
-            self._memory[tensor.device] = memory
-        return memory[: tensor.numel()].view(tensor.shape)
+        return self.memory(tensor.numel(), tensor.device).view(tensor.shape)
+
+    def memory(self, size: int, device: torch.device) -> Tensor:
+        """The buffer, as large as is asked for."""
+        memory = self._memory.get(device)
+        if memory is None or len(memory) < size:
+            memory = self._memory[device] = torch.empty(size, dtype=self.dtype, device=device)
+        return memory[:size]
 
 
 def add_power_slopes_(

@@ -1,0 +1,99 @@
+"""Convolutions of one image with powers of their weights, in C: see ``products.c``.
+
+They are the products of matrices that :mod:`pathspace.flow.unfolding` writes down for torch. Here
+weights are raised on the way, so that no power of them is written to memory, and a small image
+costs little more than reading them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from pathspace import native
+from pathspace.flow.powers import Scratch
+from pathspace.flow.unfolding import Windows
+
+WINDOWS = 2**18  # scalars of all windows; more do not stay in a common second-level cache
+
+
+class _Fields(ctypes.Structure):
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("out", "channels", "height", "width")),
+        *((name, ctypes.c_int64) for name in ("high", "wide", "down", "across")),
+        *((name, ctypes.c_int64 * 2) for name in ("stride", "padding", "dilation")),
+        ("power", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("image", "gradient", "result", "to_image")),
+        *((name, ctypes.c_void_p) for name in ("to_power", "room")),
+    )
+
+
+class Products:
+    """The products of one convolution.
+
+    Args:
+        windows: the windows of the image.
+        x: (1, in, height, width) the image.
+        weight: (out, in, high, wide).
+        p: the exponent of the weight.
+        scratch: memory.
+    """
+
+    def __init__(
+        self, windows: Windows, x: Tensor, weight: Tensor, p: float, scratch: Scratch
+    ) -> None:
+        self.x, self.weight, self.scratch = x.contiguous(), weight, scratch
+        self.shape = (1, len(weight), *windows.places)
+        self.fields = _Fields(weight=weight.data_ptr(), power=int(p), image=self.x.data_ptr())
+        self.fields.out, self.fields.channels, self.fields.high, self.fields.wide = weight.shape
+        self.fields.height, self.fields.width = x.shape[2:]
+        self.fields.down, self.fields.across = windows.places
+        for name in ("stride", "padding", "dilation"):
+            setattr(self.fields, name, (ctypes.c_int64 * 2)(*getattr(windows, name)))
+
+    @classmethod
+    def of(
+        cls, windows: Windows, x: Tensor, weight: Tensor, p: float, scratch: Scratch
+    ) -> Products | None:
+        """The same where C is there for it and faster than torch, else ``None``."""
+        down, across = windows.places
+        if p not in native.POWERS or weight[0].numel() * down * across > WINDOWS:
+            return None
+        if torch.is_grad_enabled() or not scratch.dtype == weight.dtype == x.dtype:
+            return None
+        return cls(windows, x, weight, p, scratch) if native.fits(weight) else None
+
+    def forward(self) -> Tensor:
+        """The convolution."""
+        result = self.x.new_empty(self.shape)
+        self._run(result=result)
+        return result
+
+    def backward(
+        self, gradient: Tensor, wanted: tuple[bool, bool], room: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The derivatives with respect to x and to the power of the weight, as far as wanted.
+
+        Args:
+            gradient: with respect to the result.
+            wanted: which of them.
+            room: memory for the second one, in the shape of the weight.
+        """
+        to_x = torch.empty_like(self.x) if wanted[0] else None
+        to_power = None
+        if wanted[1]:
+            to_power = torch.empty_like(self.weight) if room is None else room
+        self._run(gradient=gradient.contiguous(), to_image=to_x, to_power=to_power)
+        return to_x, to_power
+
+    def _run(self, **tensors: Tensor | None) -> None:
+        for name, tensor in tensors.items():
+            setattr(self.fields, name, None if tensor is None else tensor.data_ptr())
+        job, dtype = ctypes.byref(self.fields), self.weight.dtype
+        room = self.scratch.memory(native.function("convolution_room", dtype)(job), self.x.device)
+        self.fields.room = room.data_ptr()
+        most = min(native.threads([self.weight]), torch.get_num_threads())
+        native.function("convolution", dtype)(job, most)

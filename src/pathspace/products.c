@@ -1,0 +1,309 @@
+/* Convolutions of one image with powers of their weights, as products of matrices; kernels.c
+   includes this for float and for double.
+
+   A kernel is a matrix with one row per channel of the result and one column per entry of a window.
+   The windows of an image are written down as a matrix (its places, padded to whole vectors, by its
+   columns). Powers are made of some entries at a time, which stay in the first-level cache, so the
+   weights are read once by each product and no power of them is ever written to memory. */
+
+#ifndef ROWS
+
+#ifdef __AVX512F__
+#define VECTOR 64 /* bytes */
+#define ROWS 12   /* of a result that are summed at once, two vectors of each: as registers allow */
+#else
+#ifdef __AVX__
+#define VECTOR 32
+#else
+#define VECTOR 16
+#endif
+#define ROWS 6
+#endif
+
+#define DEEP 256 /* columns of a kernel at a time */
+#define HIGH 96  /* rows of it at a time; both are few enough for a cache */
+#define WIDE 96
+
+#endif
+
+#define LANES ((int64_t)(VECTOR / sizeof(REAL)))
+
+typedef REAL NAME(Vector) __attribute__((vector_size(VECTOR), aligned(sizeof(REAL)), may_alias));
+
+/* A convolution in the plane of one image, and what is computed of it. */
+typedef struct {
+  const REAL *weight; /* (out, in * high * wide) */
+  int64_t out, in, height, width, high, wide, down, across;
+  int64_t stride[2], padding[2], dilation[2], power;
+  const REAL *image;    /* (in, height, width) */
+  const REAL *gradient; /* (out, down * across): by the result */
+  REAL *result;         /* the convolution */
+  REAL *to_image;       /* the derivative by the image */
+  REAL *to_power;       /* that by the powers of the weight */
+  REAL *room;           /* memory, as much as convolution_room says */
+} NAME(Convolution);
+
+static int64_t NAME(whole)(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+static int64_t NAME(window)(const NAME(Convolution) * job) { return job->in * job->high * job->wide; }
+static int64_t NAME(places)(const NAME(Convolution) * job) { return job->down * job->across; }
+
+/* The row of an image that a row of windows meets with one of theirs, or column; -1 outside. */
+static int64_t NAME(met)(const NAME(Convolution) * job, int axis, int64_t place, int64_t entry) {
+  const int64_t at = place * job->stride[axis] - job->padding[axis] + entry * job->dilation[axis];
+  return at < (axis ? job->width : job->height) ? at : -1;
+}
+
+/* Lines of memory that are wanted soon: in step k the one with the number k >> shift in one direction
+   and k modulo 2^shift in the other. */
+typedef struct {
+  const REAL *start;
+  int64_t far;
+  int shift;
+} NAME(Soon);
+
+#define LINE ((int64_t)(64 / sizeof(REAL)))
+
+static inline void NAME(fetch_line)(NAME(Soon) soon, int64_t k) {
+  const int64_t along = k & ((1 << soon.shift) - 1);
+  __builtin_prefetch(soon.start + (k >> soon.shift) * soon.far + along * LINE);
+}
+
+/* c (+)= a b for some rows and one or two vectors of columns; entry (i, k) of a is at
+   a[i * row + k * step], rows of b are as far apart as `apart` says. Only `columns` of c are there. */
+#define PRODUCT(R, V)                                                                             \
+  static void NAME(JOIN(product_##R, _##V))(const REAL *a, int64_t row, int64_t step,             \
+                                            const REAL *b, int64_t apart, int64_t count, REAL *c, \
+                                            int64_t stride, int64_t columns, int is_added,        \
+                                            NAME(Soon) soon) {                                    \
+    NAME(Vector) sums[R][V];                                                                      \
+    memset(sums, 0, sizeof sums);                                                                 \
+    for (int64_t k = 0; k < count; k++) {                                                         \
+      const NAME(Vector) *from = (const NAME(Vector) *)(b + k * apart);                           \
+      NAME(fetch_line)(soon, k);                                                                  \
+      _Pragma("GCC unroll 16") for (int i = 0; i < R; i++) {                                      \
+        const REAL factor = a[i * row + k * step];                                                \
+        _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) sums[i][v] += factor * from[v];       \
+      }                                                                                           \
+    }                                                                                             \
+    for (int i = 0; i < R; i++) {                                                                 \
+      REAL *to = c + i * stride;                                                                  \
+      if (columns == V * LANES)                                                                   \
+        for (int v = 0; v < V; v++) {                                                             \
+          NAME(Vector) *at = (NAME(Vector) *)to + v;                                              \
+          if (is_added) sums[i][v] += *at;                                                        \
+          *at = sums[i][v];                                                                       \
+        }                                                                                         \
+      else                                                                                        \
+        for (int64_t j = 0; j < columns; j++) {                                                   \
+          const REAL sum = sums[i][j / LANES][j % LANES];                                         \
+          to[j] = is_added ? to[j] + sum : sum;                                                   \
+        }                                                                                         \
+    }                                                                                             \
+  }
+#define PRODUCTS(R) PRODUCT(R, 1) PRODUCT(R, 2)
+#if ROWS == 12
+PRODUCTS(12)
+#define MOST(V) NAME(JOIN(product_12, _##V))
+#else
+PRODUCTS(6)
+#define MOST(V) NAME(JOIN(product_6, _##V))
+#endif
+PRODUCTS(4)
+PRODUCTS(1)
+
+/* The same for any number of columns, and at most ROWS rows. What is wanted soon are the columns of
+   c that come next, if nothing else is. */
+static void NAME(product)(const REAL *a, int64_t row, int64_t step, const REAL *b, int64_t apart,
+                          int64_t count, REAL *c, int64_t stride, int64_t rows, int64_t columns,
+                          int is_added, NAME(Soon) soon) {
+  const NAME(Soon) given = soon;
+  for (int64_t i = 0, n; i < rows; i += n) {
+    n = rows - i == ROWS ? ROWS : rows - i >= 4 ? 4 : 1;
+    for (int64_t j = 0, m; j < columns; j += m) {
+      const int pair = columns - j > LANES;
+      m = least(columns - j, pair ? 2 * LANES : LANES);
+      if (!given.start) soon = (NAME(Soon)){c + i * stride + j + m, stride, 1};
+#define CALL(f) \
+  f(a + i * row, row, step, b + j, apart, count, c + i * stride + j, stride, m, is_added, soon)
+      if (n == ROWS && pair) CALL(MOST(2));
+      else if (n == ROWS) CALL(MOST(1));
+      else if (n == 4 && pair) CALL(NAME(product_4_2));
+      else if (n == 4) CALL(NAME(product_4_1));
+      else if (pair) CALL(NAME(product_1_2));
+      else CALL(NAME(product_1_1));
+#undef CALL
+    }
+  }
+}
+
+/* |w|^power of some rows and columns. */
+static void NAME(powers)(const NAME(Convolution) * job, int64_t i, int64_t rows, int64_t j,
+                         int64_t columns, REAL *to) {
+  const int64_t all = NAME(window)(job);
+  for (int64_t k = 0; k < rows; k++) {
+    const REAL *restrict w = job->weight + (i + k) * all + j;
+    REAL *restrict x = to + k * columns;
+    if (job->power == 1)
+      for (int64_t n = 0; n < columns; n++) x[n] = SIZE(w[n]);
+    else if (job->power == 2)
+      for (int64_t n = 0; n < columns; n++) x[n] = SQUARE(w[n]);
+    else
+      for (int64_t n = 0; n < columns; n++) x[n] = FOURTH(w[n]);
+  }
+}
+
+/* The windows as columns, for some channels: (in * high * wide, places). */
+static void NAME(unfold)(const NAME(Convolution) * job, Range channels, REAL *to) {
+  const int64_t length = NAME(whole)(NAME(places)(job));
+  for (int64_t c = channels.first; c < channels.last; c++)
+    for (int64_t y = 0; y < job->high; y++)
+      for (int64_t x = 0; x < job->wide; x++) {
+        REAL *next = to + ((c * job->high + y) * job->wide + x) * length;
+        REAL *const end = next + length;
+        for (int64_t i = 0; i < job->down; i++) {
+          const int64_t at = NAME(met)(job, 0, i, y);
+          const REAL *row = job->image + (c * job->height + at) * job->width;
+          for (int64_t j = 0; j < job->across; j++) {
+            const int64_t from = at < 0 ? -1 : NAME(met)(job, 1, j, x);
+            *next++ = from < 0 ? 0 : row[from];
+          }
+        }
+        while (next < end) *next++ = 0;
+      }
+}
+
+/* The windows as rows, for some of them: (places, in * high * wide). */
+static void NAME(list)(const NAME(Convolution) * job, Range places, REAL *to) {
+  const int64_t all = NAME(window)(job), length = NAME(whole)(all), size = job->height * job->width;
+  for (int64_t k = places.first; k < places.last; k++) {
+    REAL *start = to + k * length;
+    memset(start + all, 0, (size_t)(length - all) * sizeof(REAL));
+    for (int64_t y = 0; y < job->high; y++)
+      for (int64_t x = 0; x < job->wide; x++) {
+        const int64_t row = NAME(met)(job, 0, k / job->across, y);
+        const int64_t column = NAME(met)(job, 1, k % job->across, x);
+        REAL *next = start + y * job->wide + x;
+        const REAL *from = row < 0 || column < 0 ? NULL : job->image + row * job->width + column;
+        for (int64_t c = 0; c < job->in; c++, next += job->high * job->wide)
+          *next = from ? from[c * size] : 0;
+      }
+  }
+}
+
+/* The transpose of unfold. */
+static void NAME(fold)(const NAME(Convolution) * job, Range channels, const REAL *from) {
+  const int64_t length = NAME(whole)(NAME(places)(job)), size = job->height * job->width;
+  REAL *start = job->to_image + channels.first * size;
+  memset(start, 0, (size_t)((channels.last - channels.first) * size) * sizeof(REAL));
+  for (int64_t c = channels.first; c < channels.last; c++)
+    for (int64_t y = 0; y < job->high; y++)
+      for (int64_t x = 0; x < job->wide; x++) {
+        const REAL *next = from + ((c * job->high + y) * job->wide + x) * length;
+        for (int64_t i = 0; i < job->down; i++, next += job->across) {
+          const int64_t at = NAME(met)(job, 0, i, y);
+          REAL *row = job->to_image + (c * job->height + at) * job->width;
+          for (int64_t j = 0; at >= 0 && j < job->across; j++) {
+            const int64_t to = NAME(met)(job, 1, j, x);
+            if (to >= 0) row[to] += next[j];
+          }
+        }
+      }
+}
+
+/* First what others read, then the products. */
+static void NAME(unfold_share)(void *task, int number, int count) {
+  const NAME(Convolution) *job = task;
+  NAME(unfold)(job, share(job->in, number, count), job->room);
+}
+
+static void NAME(convolve_share)(void *task, int number, int count) {
+  const NAME(Convolution) *job = task;
+  const int64_t all = NAME(window)(job), places = NAME(places)(job), length = NAME(whole)(places);
+  const Range rows = share(job->out, number, count);
+  REAL some[ROWS * DEEP];
+  for (int64_t i = rows.first; i < rows.last; i += ROWS) {
+    const int64_t n = least(ROWS, rows.last - i);
+    for (int64_t j = 0; j < all; j += DEEP) {
+      const int64_t m = least(DEEP, all - j);
+      NAME(powers)(job, i, n, j, m, some);
+      const NAME(Soon) soon = {job->weight + i * all + j + m, all, 4};
+      NAME(product)(some, m, 1, job->room + j * length, length, m, job->result + i * places, places,
+                    n, places, j > 0, soon);
+    }
+  }
+}
+
+/* The same on the way back: behind the derivative by the windows come gradients and windows. */
+static REAL *NAME(padded)(const NAME(Convolution) * job) {
+  return job->room + NAME(window)(job) * NAME(whole)(NAME(places)(job));
+}
+static REAL *NAME(listed)(const NAME(Convolution) * job) {
+  return NAME(padded)(job) + job->out * NAME(whole)(NAME(places)(job));
+}
+
+static void NAME(list_share)(void *task, int number, int count) {
+  const NAME(Convolution) *job = task;
+  const int64_t places = NAME(places)(job), length = NAME(whole)(places);
+  const Range rows = share(job->out, number, count);
+  for (int64_t i = rows.first; i < rows.last; i++) {
+    REAL *to = NAME(padded)(job) + i * length;
+    memcpy(to, job->gradient + i * places, (size_t)places * sizeof(REAL));
+    memset(to + places, 0, (size_t)(length - places) * sizeof(REAL));
+  }
+  if (job->to_power) NAME(list)(job, share(places, number, count), NAME(listed)(job));
+}
+
+static void NAME(back_share)(void *task, int number, int count) {
+  const NAME(Convolution) *job = task;
+  const int64_t all = NAME(window)(job), places = NAME(places)(job), length = NAME(whole)(places);
+  const REAL *gradient = NAME(padded)(job);
+  if (job->to_power) {
+    const Range rows = share(job->out, number, count);
+    for (int64_t i = rows.first; i < rows.last; i += ROWS)
+      NAME(product)(gradient + i * length, length, 1, NAME(listed)(job), NAME(whole)(all), places,
+                    job->to_power + i * all, all, least(ROWS, rows.last - i), all, 0, (NAME(Soon)){0});
+  }
+  if (job->to_image) {
+    const Range channels = share(job->in, number, count);
+    const int64_t size = job->high * job->wide, last = channels.last * size;
+    REAL some[HIGH * WIDE];
+    for (int64_t i = 0; i < job->out; i += HIGH) {
+      const int64_t n = least(HIGH, job->out - i);
+      for (int64_t j = channels.first * size; j < last; j += WIDE) {
+        const int64_t m = least(WIDE, last - j);
+        NAME(powers)(job, i, n, j, m, some);
+        for (int64_t k = 0; k < m; k += ROWS) {
+          const NAME(Soon) soon = {job->weight + i * all + j + m + k / ROWS * LINE, all, 0};
+          NAME(product)(some + k, 1, m, gradient + i * length, length, n,
+                        job->room + (j + k) * length, length, least(ROWS, m - k), length, i > 0, soon);
+        }
+      }
+    }
+    NAME(fold)(job, channels, job->room);
+  }
+}
+
+/* How many numbers there must be room for. */
+int64_t NAME(convolution_room)(const NAME(Convolution) * job) {
+  const int64_t all = NAME(window)(job), places = NAME(places)(job);
+  const int64_t windows = all * NAME(whole)(places);
+  if (job->result) return windows;
+  return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(whole)(all) : 0);
+}
+
+void NAME(convolution)(const NAME(Convolution) * job, int threads) {
+  if (job->result) {
+    on_threads(NAME(unfold_share), (void *)job, threads);
+    on_threads(NAME(convolve_share), (void *)job, threads);
+  } else {
+    on_threads(NAME(list_share), (void *)job, threads);
+    on_threads(NAME(back_share), (void *)job, threads);
+  }
+}
+
+#undef LANES
+#undef LINE
+#undef PRODUCT
+#undef PRODUCTS
+#undef MOST
