@@ -14,6 +14,7 @@
 
 #define CHUNK 2048 /* columns at a time: some vectors of so many stay in the first-level cache */
 #define AHEAD 8    /* rows: how long it takes until something is in the cache */
+#define MOST_THREADS 256 /* of a pass that keeps a number for each */
 #define FLUSH 64   /* rows that are added up before their sum is added in double precision */
 
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
@@ -463,11 +464,12 @@ int NAME(sums)(NAME(Sums) * jobs, int64_t count, int threads, double *total) {
   return 0;
 }
 
-/* x <- scale x^exponent for positive x, else 0; also where that is infinite. */
+/* x <- scale x^exponent for positive x, else 0; also where that is infinite. The largest of them. */
 typedef struct {
   REAL *values;
   int64_t count;
   double exponent, scale;
+  REAL *largest; /* by thread */
 } NAME(Powers);
 
 static void NAME(raise_share)(void *task, int number, int count) {
@@ -476,10 +478,14 @@ static void NAME(raise_share)(void *task, int number, int count) {
   REAL *restrict x = all->values + range.first;
   const int64_t n = range.last - range.first;
   const REAL scale = (REAL)all->scale, exponent = (REAL)all->exponent;
-#define LOOP(f)                               \
-  for (int64_t k = 0; k < n; k++) {           \
-    const REAL y = f;                         \
-    x[k] = x[k] > 0 && y < INFINITY ? y * scale : 0; \
+  REAL most = 0;
+#define LOOP(f)                                               \
+  _Pragma("omp simd reduction(max : most)")                   \
+  for (int64_t k = 0; k < n; k++) {                           \
+    const REAL y = f;                                         \
+    const REAL z = x[k] > 0 && y < INFINITY ? y * scale : 0;  \
+    x[k] = z;                                                 \
+    most = z > most ? z : most;                               \
   }
   if (exponent == -1)
     LOOP(1 / x[k])
@@ -490,11 +496,15 @@ static void NAME(raise_share)(void *task, int number, int count) {
   else
     LOOP(POW(x[k], exponent))
 #undef LOOP
+  all->largest[number] = most;
 }
 
-void NAME(raise)(REAL *values, int64_t count, int threads, double exponent, double scale) {
-  NAME(Powers) all = {values, count, exponent, scale};
-  on_threads(NAME(raise_share), &all, threads);
+double NAME(raise)(REAL *values, int64_t count, int threads, double exponent, double scale) {
+  REAL largest[MOST_THREADS] = {0}, most = 0;
+  NAME(Powers) all = {values, count, exponent, scale, largest};
+  on_threads(NAME(raise_share), &all, (int)least(threads, MOST_THREADS));
+  for (int k = 0; k < MOST_THREADS; k++) most = largest[k] > most ? largest[k] : most;
+  return (double)most;
 }
 
 /* Values, which are or belong to numbers by scale, and the scale of each; all of them, or those at

@@ -245,10 +245,16 @@ def sums(jobs: Sequence[Job]) -> float:
     return total.value
 
 
-def raise_(values: Tensor, exponent: float, scale: float) -> None:
-    """Raise positive numbers to a power in place, times a scale; 0 for others and for infinity."""
+def raise_(values: Tensor, exponent: float, scale: float) -> float:
+    """Raise positive numbers to a power in place, times a scale; 0 for others and for infinity.
+
+    Returns:
+        the largest of them.
+    """
     most = min(threads([values]), torch.get_num_threads())
-    function("raise", values.dtype)(values.data_ptr(), values.numel(), most, exponent, scale)
+    call = function("raise", values.dtype)
+    result: float = call(values.data_ptr(), values.numel(), most, exponent, scale)
+    return result
 
 
 def function(name: str, dtype: torch.dtype) -> Any:
@@ -301,7 +307,7 @@ def _declare(kernels: ctypes.CDLL) -> None:
         for name, arguments in _ARGUMENTS.items():
             declared = getattr(kernels, f"{name}_{dtype}")
             declared.argtypes = [kinds[kind] for kind in arguments]
-            declared.restype = ctypes.c_int64 if name == "convolution_room" else ctypes.c_int
+            declared.restype = _RESULTS.get(name, ctypes.c_int)
 
 
 def _share_threads(kernels: ctypes.CDLL) -> None:
@@ -326,4 +332,5 @@ _ARGUMENTS = {
     "convolution": "pi",
     "convolution_room": "p",
 }
+_RESULTS = {"raise": ctypes.c_double, "convolution_room": ctypes.c_int64}
 _TYPES = (Tensor, torch.nn.Parameter)

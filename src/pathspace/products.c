@@ -21,6 +21,7 @@
 #endif
 
 #define DEEP 256 /* columns of a kernel at a time */
+#define SHIFT 4 /* its logarithm, in lines of memory of 64 bytes */
 #define HIGH 96  /* rows of it at a time; both are few enough for a cache */
 #define WIDE 96
 
@@ -45,13 +46,27 @@ typedef struct {
 
 static int64_t NAME(whole)(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
+/* The same for rows that are read together: an odd number of lines, or they meet in the cache. */
+static int64_t NAME(staggered)(int64_t n) {
+  const int64_t line = 64 / (int64_t)sizeof(REAL), whole = NAME(whole)(n);
+  return whole / line % 2 ? whole : whole + line;
+}
+
 static int64_t NAME(window)(const NAME(Convolution) * job) { return job->in * job->high * job->wide; }
 static int64_t NAME(places)(const NAME(Convolution) * job) { return job->down * job->across; }
 
-/* The row of an image that a row of windows meets with one of theirs, or column; -1 outside. */
-static int64_t NAME(met)(const NAME(Convolution) * job, int axis, int64_t place, int64_t entry) {
-  const int64_t at = place * job->stride[axis] - job->padding[axis] + entry * job->dilation[axis];
-  return at < (axis ? job->width : job->height) ? at : -1;
+/* Where a row of windows meets the image with one of its own rows is entry * dilation - padding and
+   place * stride; the places that do. Likewise for columns. */
+static int64_t NAME(offset)(const NAME(Convolution) * job, int axis, int64_t entry) {
+  return entry * job->dilation[axis] - job->padding[axis];
+}
+
+static Range NAME(inside)(const NAME(Convolution) * job, int axis, int64_t entry) {
+  const int64_t offset = NAME(offset)(job, axis, entry), stride = job->stride[axis];
+  const int64_t size = axis ? job->width : job->height, places = axis ? job->across : job->down;
+  const int64_t first = offset < 0 ? (stride - 1 - offset) / stride : 0;
+  const int64_t last = offset < size ? (size - 1 - offset) / stride + 1 : 0;
+  return (Range){first, least(last, places)};
 }
 
 /* Lines of memory that are wanted soon: in step k the one with the number k >> shift in one direction
@@ -155,60 +170,60 @@ static void NAME(powers)(const NAME(Convolution) * job, int64_t i, int64_t rows,
 
 /* The windows as columns, for some channels: (in * high * wide, places). */
 static void NAME(unfold)(const NAME(Convolution) * job, Range channels, REAL *to) {
-  const int64_t length = NAME(whole)(NAME(places)(job));
-  for (int64_t c = channels.first; c < channels.last; c++)
-    for (int64_t y = 0; y < job->high; y++)
-      for (int64_t x = 0; x < job->wide; x++) {
-        REAL *next = to + ((c * job->high + y) * job->wide + x) * length;
-        REAL *const end = next + length;
-        for (int64_t i = 0; i < job->down; i++) {
-          const int64_t at = NAME(met)(job, 0, i, y);
-          const REAL *row = job->image + (c * job->height + at) * job->width;
-          for (int64_t j = 0; j < job->across; j++) {
-            const int64_t from = at < 0 ? -1 : NAME(met)(job, 1, j, x);
-            *next++ = from < 0 ? 0 : row[from];
-          }
+  const int64_t length = NAME(whole)(NAME(places)(job)), stride = job->stride[1];
+  for (int64_t y = 0; y < job->high; y++)
+    for (int64_t x = 0; x < job->wide; x++) {
+      const Range rows = NAME(inside)(job, 0, y), columns = NAME(inside)(job, 1, x);
+      const int64_t down = NAME(offset)(job, 0, y), right = NAME(offset)(job, 1, x);
+      for (int64_t c = channels.first; c < channels.last; c++) {
+        REAL *restrict start = to + ((c * job->high + y) * job->wide + x) * length;
+        memset(start, 0, (size_t)length * sizeof(REAL));
+        for (int64_t i = rows.first; i < rows.last; i++) {
+          const int64_t row = c * job->height + i * job->stride[0] + down;
+          const REAL *restrict from = job->image + row * job->width + right;
+          for (int64_t j = columns.first; j < columns.last; j++)
+            start[i * job->across + j] = from[j * stride];
         }
-        while (next < end) *next++ = 0;
       }
+    }
 }
 
-/* The windows as rows, for some of them: (places, in * high * wide). */
-static void NAME(list)(const NAME(Convolution) * job, Range places, REAL *to) {
-  const int64_t all = NAME(window)(job), length = NAME(whole)(all), size = job->height * job->width;
-  for (int64_t k = places.first; k < places.last; k++) {
-    REAL *start = to + k * length;
-    memset(start + all, 0, (size_t)(length - all) * sizeof(REAL));
-    for (int64_t y = 0; y < job->high; y++)
-      for (int64_t x = 0; x < job->wide; x++) {
-        const int64_t row = NAME(met)(job, 0, k / job->across, y);
-        const int64_t column = NAME(met)(job, 1, k % job->across, x);
-        REAL *next = start + y * job->wide + x;
-        const REAL *from = row < 0 || column < 0 ? NULL : job->image + row * job->width + column;
-        for (int64_t c = 0; c < job->in; c++, next += job->high * job->wide)
-          *next = from ? from[c * size] : 0;
-      }
-  }
-}
-
-/* The transpose of unfold. */
+/* The transpose of that. */
 static void NAME(fold)(const NAME(Convolution) * job, Range channels, const REAL *from) {
   const int64_t length = NAME(whole)(NAME(places)(job)), size = job->height * job->width;
-  REAL *start = job->to_image + channels.first * size;
-  memset(start, 0, (size_t)((channels.last - channels.first) * size) * sizeof(REAL));
-  for (int64_t c = channels.first; c < channels.last; c++)
-    for (int64_t y = 0; y < job->high; y++)
-      for (int64_t x = 0; x < job->wide; x++) {
-        const REAL *next = from + ((c * job->high + y) * job->wide + x) * length;
-        for (int64_t i = 0; i < job->down; i++, next += job->across) {
-          const int64_t at = NAME(met)(job, 0, i, y);
-          REAL *row = job->to_image + (c * job->height + at) * job->width;
-          for (int64_t j = 0; at >= 0 && j < job->across; j++) {
-            const int64_t to = NAME(met)(job, 1, j, x);
-            if (to >= 0) row[to] += next[j];
-          }
+  const int64_t stride = job->stride[1];
+  memset(job->to_image + channels.first * size, 0,
+         (size_t)((channels.last - channels.first) * size) * sizeof(REAL));
+  for (int64_t y = 0; y < job->high; y++)
+    for (int64_t x = 0; x < job->wide; x++) {
+      const Range rows = NAME(inside)(job, 0, y), columns = NAME(inside)(job, 1, x);
+      const int64_t down = NAME(offset)(job, 0, y), right = NAME(offset)(job, 1, x);
+      for (int64_t c = channels.first; c < channels.last; c++) {
+        const REAL *restrict start = from + ((c * job->high + y) * job->wide + x) * length;
+        for (int64_t i = rows.first; i < rows.last; i++) {
+          const int64_t row = c * job->height + i * job->stride[0] + down;
+          REAL *restrict to = job->to_image + row * job->width + right;
+          for (int64_t j = columns.first; j < columns.last; j++)
+            to[j * stride] += start[i * job->across + j];
         }
       }
+    }
+}
+
+/* The windows as rows, for some channels: (places, in * high * wide). */
+static void NAME(list)(const NAME(Convolution) * job, Range channels, REAL *columns, REAL *to) {
+  const int64_t length = NAME(staggered)(NAME(window)(job)), places = NAME(places)(job);
+  const int64_t entries = job->high * job->wide, apart = NAME(whole)(places);
+  for (int64_t c = channels.first; c < channels.last; c++) {
+    NAME(unfold)(job, (Range){c, c + 1}, columns);
+    const REAL *restrict from = columns + c * entries * apart;
+    REAL *restrict start = to + c * entries;
+    for (int64_t k = 0; k < places; k++)
+      for (int64_t n = 0; n < entries; n++) start[k * length + n] = from[n * apart + k];
+  }
+  for (int64_t k = 0; channels.last == job->in && k < places; k++)
+    memset(to + k * length + NAME(window)(job), 0,
+           (size_t)(length - NAME(window)(job)) * sizeof(REAL));
 }
 
 /* First what others read, then the products. */
@@ -222,12 +237,12 @@ static void NAME(convolve_share)(void *task, int number, int count) {
   const int64_t all = NAME(window)(job), places = NAME(places)(job), length = NAME(whole)(places);
   const Range rows = share(job->out, number, count);
   REAL some[ROWS * DEEP];
-  for (int64_t i = rows.first; i < rows.last; i += ROWS) {
-    const int64_t n = least(ROWS, rows.last - i);
-    for (int64_t j = 0; j < all; j += DEEP) {
-      const int64_t m = least(DEEP, all - j);
+  for (int64_t j = 0; j < all; j += DEEP) {
+    const int64_t m = least(DEEP, all - j);
+    for (int64_t i = rows.first; i < rows.last; i += ROWS) {
+      const int64_t n = least(ROWS, rows.last - i);
+      const NAME(Soon) soon = {job->weight + (i + n) * all + j, all, SHIFT};
       NAME(powers)(job, i, n, j, m, some);
-      const NAME(Soon) soon = {job->weight + i * all + j + m, all, 4};
       NAME(product)(some, m, 1, job->room + j * length, length, m, job->result + i * places, places,
                     n, places, j > 0, soon);
     }
@@ -251,7 +266,7 @@ static void NAME(list_share)(void *task, int number, int count) {
     memcpy(to, job->gradient + i * places, (size_t)places * sizeof(REAL));
     memset(to + places, 0, (size_t)(length - places) * sizeof(REAL));
   }
-  if (job->to_power) NAME(list)(job, share(places, number, count), NAME(listed)(job));
+  if (job->to_power) NAME(list)(job, share(job->in, number, count), job->room, NAME(listed)(job));
 }
 
 static void NAME(back_share)(void *task, int number, int count) {
@@ -261,7 +276,7 @@ static void NAME(back_share)(void *task, int number, int count) {
   if (job->to_power) {
     const Range rows = share(job->out, number, count);
     for (int64_t i = rows.first; i < rows.last; i += ROWS)
-      NAME(product)(gradient + i * length, length, 1, NAME(listed)(job), NAME(whole)(all), places,
+      NAME(product)(gradient + i * length, length, 1, NAME(listed)(job), NAME(staggered)(all), places,
                     job->to_power + i * all, all, least(ROWS, rows.last - i), all, 0, (NAME(Soon)){0});
   }
   if (job->to_image) {
@@ -289,7 +304,7 @@ int64_t NAME(convolution_room)(const NAME(Convolution) * job) {
   const int64_t all = NAME(window)(job), places = NAME(places)(job);
   const int64_t windows = all * NAME(whole)(places);
   if (job->result) return windows;
-  return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(whole)(all) : 0);
+  return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(staggered)(all) : 0);
 }
 
 void NAME(convolution)(const NAME(Convolution) * job, int threads) {

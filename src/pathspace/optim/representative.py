@@ -43,19 +43,37 @@ def he_scales(edges: Sequence[Edge], weights: Mapping[str, Tensor], size: int) -
     known[0] = True
     constants = torch.zeros(size, dtype=torch.float64)
     from_constants = _squares([edge for edge in edges if edge.from_constant], weights)
+    # Edges whose sums nobody has asked for yet, and the scales that follow from these: all layers
+    # of a network with batch norms are summed in one pass.
+    waiting: list[Edge] = []
+    awaited = torch.zeros_like(known)
     for edge in edges:
         targets, sources = edge.target_scale.reshape(-1), edge.source_scale.reshape(-1)
         if edge.from_constant:
             constants.index_add_(0, targets, next(from_constants))
             continue
+        if waiting and bool(awaited.index_select(0, torch.cat([sources, targets])).any()):
+            _settle_all(waiting, weights, logs, known)
+            waiting, awaited = [], torch.zeros_like(known)
         if not bool(known.index_select(0, sources).all()):
             _settle(logs, known, sources, constants, 0.0)
         if not bool(known.index_select(0, targets).all()):
-            entering = _entering(edge, weights[edge.parameter], logs, known)
-            total = torch.zeros_like(logs).index_add_(0, targets, entering)
-            _settle(logs, known, targets, total, math.log(HE))
+            waiting.append(edge)
+            awaited.index_fill_(0, targets, True).logical_and_(~known)
+    _settle_all(waiting, weights, logs, known)
     _settle(logs, known, torch.arange(size), constants, 0.0)
     return logs
+
+
+def _settle_all(
+    edges: Sequence[Edge], weights: Mapping[str, Tensor], logs: Tensor, known: Tensor
+) -> None:
+    """Give the targets of edges, which they have not in common, the norm of He."""
+    if edges:
+        targets = torch.cat([edge.target_scale.reshape(-1) for edge in edges])
+        found = _entering(edges, weights, logs, known)
+        total = torch.zeros_like(logs).index_add_(0, targets, found)
+        _settle(logs, known, targets, total, math.log(HE))
 
 
 def _squares(edges: Sequence[Edge], weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
@@ -71,36 +89,52 @@ def _squares(edges: Sequence[Edge], weights: Mapping[str, Tensor]) -> Iterator[T
         )
 
 
-def _entering(edge: Edge, weight: Tensor, logs: Tensor, known: Tensor) -> Tensor:
+def _entering(
+    edges: Sequence[Edge], weights: Mapping[str, Tensor], logs: Tensor, known: Tensor
+) -> Tensor:
     """Sums of squares over what enters each unit from known ones, sources rescaled.
 
     In the dtype of the weights first, which is faster, and in float64 where that is too narrow.
     """
-    sources = edge.source_scale.reshape(-1)
-    scales = logs.index_select(0, sources).mul_(-2).exp_().mul_(known.index_select(0, sources))
-    scales = scales.view(edge.source_scale.shape)
-    found = _weighted(weight.detach().cpu(), scales, edge.target_scale.shape)
-    if found.dtype != torch.float64 and not bool(((found > _TINY) & found.isfinite()).all()):
-        found = _weighted(weight.detach().cpu().double(), scales, edge.target_scale.shape)
-    return found.double().reshape(-1)
+    sources = torch.cat([edge.source_scale.reshape(-1) for edge in edges])
+    factors = logs.index_select(0, sources).mul_(-2).exp_().mul_(known.index_select(0, sources))
+    parts = factors.split([edge.source_scale.numel() for edge in edges])
+    scales = [p.view(e.source_scale.shape) for p, e in zip(parts, edges, strict=True)]
+    given = [weights[edge.parameter].detach().cpu() for edge in edges]
+    found = _weighted(edges, given, scales)
+    flat = torch.cat([sums.reshape(-1).double() for sums in found])
+    if not bool(((flat > _TINY) & flat.isfinite()).all()):
+        found = _weighted(edges, [weight.double() for weight in given], scales)
+        flat = torch.cat([sums.reshape(-1) for sums in found])
+    return flat
 
 
-def _weighted(weight: Tensor, scales: Tensor, shape: torch.Size) -> Tensor:
-    """Sums of squares times scales, over the axes on which a shape has size 1."""
-    if weight.dtype in (torch.float16, torch.bfloat16):
-        weight = weight.float()
-    is_by_row = weight.dim() and shape.numel() == len(weight) == shape[0] and len(scales) == 1
-    if is_by_row and weight.numel() and native.fits(weight):
-        row = scales.to(weight).expand(1, *weight.shape[1:]).contiguous().view(-1)
-        found = weight.new_empty(shape)
-        matrix = weight.view(len(weight), -1)
-        native.sums([native.Job(matrix, power=2, row=row, along=found.view(-1))])
-        return found
-    square = weight.square()
-    both = [d for d in range(weight.dim()) if shape[d] == 1 and scales.shape[d] == 1]
-    if both and weight.dim():  # a kernel, before anything is multiplied
-        square = square.sum(both, keepdim=True)
-    return sum_to(square * scales.to(square), shape)
+def _weighted(
+    edges: Sequence[Edge], weights: Sequence[Tensor], scales: Sequence[Tensor]
+) -> list[Tensor]:
+    """Sums of squares times scales over what enters the same target, for each edge."""
+    result: list[Tensor] = []
+    jobs: dict[torch.dtype, list[native.Job]] = {}
+    for edge, weight, scale in zip(edges, weights, scales, strict=True):
+        shape = edge.target_scale.shape
+        if weight.dtype in (torch.float16, torch.bfloat16):
+            weight = weight.float()
+        is_by_row = weight.dim() and shape.numel() == len(weight) == shape[0] and len(scale) == 1
+        if is_by_row and weight.numel() and native.fits(weight):
+            row = scale.to(weight).expand(1, *weight.shape[1:]).contiguous().view(-1)
+            found, matrix = weight.new_empty(shape), weight.view(len(weight), -1)
+            job = native.Job(matrix, power=2, row=row, along=found.view(-1))
+            jobs.setdefault(weight.dtype, []).append(job)
+        else:
+            square = weight.square()
+            both = [d for d in range(weight.dim()) if shape[d] == 1 and scale.shape[d] == 1]
+            if both and weight.dim():  # a kernel, before anything is multiplied
+                square = square.sum(both, keepdim=True)
+            found = sum_to(square * scale.to(square), shape)
+        result.append(found)
+    for some in jobs.values():
+        native.sums(some)
+    return result
 
 
 def _settle(logs: Tensor, known: Tensor, scales: Tensor, squares: Tensor, norm: float) -> None:

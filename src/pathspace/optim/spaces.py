@@ -76,12 +76,11 @@ class DiagonalSpace(Space):
         """Measure the factors, if it is time."""
         power = 2.0 if step.linear else 1.0
         if self.taken % self.every == 0 or power != self.power:
+            self.largest_of: list[tuple[Tensor, float]] = []
             self.measure(step, power)
-            parts = (*self.source, *self.target)
-            given = [part for part in parts if part is not None and part.numel()]
             # Networks side by side must not end each other: there, this one loses its loss.
-            if self.network.copies == 1 and given:
-                largest = torch.stack([part.amax().double() for part in given]).amax().item()
+            if self.network.copies == 1:
+                largest = self._largest()
                 if not math.isfinite(largest):
                     raise self.out_of_range()
                 self.is_wide = largest > 1 and 2 * (2 * math.log(largest)) > self._log_largest[1]
@@ -90,7 +89,20 @@ class DiagonalSpace(Space):
 
     @abstractmethod
     def measure(self, step: Step, power: float) -> None:
-        r"""Renew the factors :math:`s_e^{\mathrm{power}}`."""
+        r"""Renew the factors :math:`s_e^{\mathrm{power}}`.
+
+        ``largest_of`` gets those of them whose largest entry is known by the way, with it.
+        """
+
+    def _largest(self) -> float:
+        """The largest entry of all factors; infinite, or no number, if one is."""
+        known = {id(part): largest for part, largest in self.largest_of}
+        parts = [part for part in (*self.source, *self.target) if part is not None]
+        others = [part.amax().double() for part in parts if id(part) not in known and part.numel()]
+        tops = [known[id(part)] for part in parts if id(part) in known]
+        if others:
+            tops.append(torch.stack(others).amax().item())
+        return max(tops, key=lambda top: math.inf if math.isnan(top) else top, default=0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the factors where they outlive one step."""
@@ -184,7 +196,7 @@ class PathSpace(DiagonalSpace):
         exponent, common = -power / self.p, exp(slope.log * -power / self.p)
         first, *others = (leaf.factor(f.to(leaf.dtype)) for f in slope.factors)
         if not others and native.fits(first):  # a large one, and nobody else's
-            native.raise_(first, exponent, common)
+            self.largest_of.append((first, native.raise_(first, exponent, common)))
             return [first]
         factors = [factor.pow(exponent).nan_to_num_(posinf=0.0) for factor in (first, *others)]
         factors[0].mul_(common)
