@@ -20,7 +20,7 @@ from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.flow.values import exp
 from pathspace.network import Network, StateRef
 from pathspace.optim.lists import Group
-from pathspace.optim.representative import HE, he_scales
+from pathspace.optim.representative import HE, HeScales
 from pathspace.optim.scaletables import Table, by_end
 from pathspace.optim.sheets import Leaf, Sheet, Side
 from pathspace.optim.space import Space, Step, log_largest
@@ -142,6 +142,7 @@ class PathSpace(DiagonalSpace):
         if not 1 <= p < math.inf:
             raise ValueError(f"p must be at least 1 and finite, not {p}")
         self.p = p
+        self._he = HeScales(network.edges, network.H + 1)
         self._rooms: dict[str, Tensor] = {}  # memory of the last slopes, for the next ones
         self._bends = {
             leaf.name
@@ -204,7 +205,7 @@ class PathSpace(DiagonalSpace):
 
     def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Statistics with which batch norms divide by the norm of what enters them."""
-        logs = he_scales(self.network.edges, weights, self.network.H + 1)
+        logs = self._he(weights)
         result: dict[str, Tensor] = {}
         for norm in self.network.normalizations:
             if norm.mean is not None and norm.variance is not None:
