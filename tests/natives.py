@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -24,3 +29,16 @@ def torch_only(is_so: bool = True) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def said(script: str, **environment: str) -> str:
+    """What a new process prints."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.strip()

@@ -1,16 +1,12 @@
 """Passes in C: what torch's operations give, and nothing where there is no compiler."""
 
 import itertools
-import os
 import shutil
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
 
-from natives import needs_compiler, torch_only
+from natives import needs_compiler, said, torch_only
 from pathspace import native
 from pathspace.native import Apart, Job, Steps
 
@@ -201,18 +197,6 @@ class TestFitting:
         torch.func.grad(function)(torch.ones(2))
         torch.func.vmap(function)(torch.ones(2, 2))
         assert seen == [False, False]
-
-
-def said(script, **environment):
-    """What a new process prints."""
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return run.stdout.strip()
 
 
 NO_ROOM = """

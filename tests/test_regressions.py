@@ -255,6 +255,31 @@ def test_the_path_norm_of_an_image_resampled_to_a_size_is_that_of_its_matrix(
     )
 
 
+def test_path_sgd_divides_the_slopes_of_two_shifts_once() -> None:
+    """They are one tensor on the way back, which was raised to its power in place, twice."""
+
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.into, self.out = nn.Linear(3, 4, bias=False), nn.Linear(4, 2)
+            self.first, self.second = (nn.Parameter(torch.ones(1, 4)) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            shifted: Tensor = self.into(x) + self.first + self.second
+            return self.out(torch.relu(shifted))
+
+    torch.manual_seed(0)
+    model, x = Shifted().double(), torch.ones(1, 3, dtype=torch.float64)
+    network = ps.trace(model, x)
+    slope = model.out.weight.detach().square().sum(0, keepdim=True)
+    before = model.first.detach().clone()
+    model(x).square().sum().backward()
+    ps.optim.PathSGD(model.parameters(), 0.1, network=network).step()
+    for shift in (model.first, model.second):
+        assert shift.grad is not None
+        torch.testing.assert_close(shift.detach(), before - 0.1 * shift.grad / slope)
+
+
 def _network(*layers: Layer, shape: Shape = (3,), seed: int = 0) -> tuple[nn.Sequential, Tensor]:
     spec = Spec(shape, layers, seed)
     model = build(spec)

@@ -464,12 +464,13 @@ int NAME(sums)(NAME(Sums) * jobs, int64_t count, int threads, double *total) {
   return 0;
 }
 
-/* x <- scale x^exponent for positive x, else 0; also where that is infinite. The largest of them. */
+/* x <- scale x^exponent for positive x, else 0; also where that is infinite. The sum of all before
+   and the largest after it. */
 typedef struct {
   REAL *values;
   int64_t count;
   double exponent, scale;
-  REAL *largest; /* by thread */
+  double *totals, *largest; /* by thread */
 } NAME(Powers);
 
 static void NAME(raise_share)(void *task, int number, int count) {
@@ -478,10 +479,11 @@ static void NAME(raise_share)(void *task, int number, int count) {
   REAL *restrict x = all->values + range.first;
   const int64_t n = range.last - range.first;
   const REAL scale = (REAL)all->scale, exponent = (REAL)all->exponent;
-  REAL most = 0;
+  REAL most = 0, total = 0;
 #define LOOP(f)                                               \
-  _Pragma("omp simd reduction(max : most)")                   \
+  _Pragma("omp simd reduction(max : most) reduction(+ : total)") \
   for (int64_t k = 0; k < n; k++) {                           \
+    total += x[k];                                            \
     const REAL y = f;                                         \
     const REAL z = x[k] > 0 && y < INFINITY ? y * scale : 0;  \
     x[k] = z;                                                 \
@@ -496,15 +498,20 @@ static void NAME(raise_share)(void *task, int number, int count) {
   else
     LOOP(POW(x[k], exponent))
 #undef LOOP
+  all->totals[number] = total;
   all->largest[number] = most;
 }
 
-double NAME(raise)(REAL *values, int64_t count, int threads, double exponent, double scale) {
-  REAL largest[MOST_THREADS] = {0}, most = 0;
-  NAME(Powers) all = {values, count, exponent, scale, largest};
+void NAME(raise)(REAL *values, int64_t count, int threads, double exponent, double scale,
+                 double *total, double *largest) {
+  double totals[MOST_THREADS] = {0}, most[MOST_THREADS] = {0};
+  NAME(Powers) all = {values, count, exponent, scale, totals, most};
   on_threads(NAME(raise_share), &all, (int)least(threads, MOST_THREADS));
-  for (int k = 0; k < MOST_THREADS; k++) most = largest[k] > most ? largest[k] : most;
-  return (double)most;
+  *total = *largest = 0;
+  for (int k = 0; k < MOST_THREADS; k++) {
+    *total += totals[k];
+    *largest = most[k] > *largest ? most[k] : *largest;
+  }
 }
 
 /* Values, which are or belong to numbers by scale, and the scale of each; all of them, or those at

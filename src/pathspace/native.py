@@ -245,16 +245,18 @@ def sums(jobs: Sequence[Job]) -> float:
     return total.value
 
 
-def raise_(values: Tensor, exponent: float, scale: float) -> float:
+def raise_(values: Tensor, exponent: float, scale: float) -> tuple[float, float]:
     """Raise positive numbers to a power in place, times a scale; 0 for others and for infinity.
 
     Returns:
-        the largest of them.
+        their sum before that, and the largest of them after it.
     """
     most = min(threads([values]), torch.get_num_threads())
+    total, largest = ctypes.c_double(), ctypes.c_double()
+    results = ctypes.byref(total), ctypes.byref(largest)
     call = function("raise", values.dtype)
-    result: float = call(values.data_ptr(), values.numel(), most, exponent, scale)
-    return result
+    call(values.data_ptr(), values.numel(), most, exponent, scale, *results)
+    return total.value, largest.value
 
 
 def function(name: str, dtype: torch.dtype) -> Any:
@@ -326,11 +328,11 @@ def _share_threads(kernels: ctypes.CDLL) -> None:
 _ARGUMENTS = {
     "step": "pni",
     "sums": "pnip",
-    "raise": "pnidd",
+    "raise": "pniddpp",
     "look": "pnippnppn",
     "turn": "pi",
     "convolution": "pi",
     "convolution_room": "p",
 }
-_RESULTS = {"raise": ctypes.c_double, "convolution_room": ctypes.c_int64}
+_RESULTS = {"convolution_room": ctypes.c_int64}
 _TYPES = (Tensor, torch.nn.Parameter)

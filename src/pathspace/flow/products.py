@@ -90,7 +90,8 @@ class Products:
         return to_x, to_power
 
     def _run(self, **tensors: Tensor | None) -> None:
-        for name, tensor in tensors.items():
+        for name in ("gradient", "result", "to_image", "to_power"):
+            tensor = tensors.get(name)
             setattr(self.fields, name, None if tensor is None else tensor.data_ptr())
         job, dtype = ctypes.byref(self.fields), self.weight.dtype
         room = self.scratch.memory(native.function("convolution_room", dtype)(job), self.x.device)

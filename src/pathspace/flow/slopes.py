@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathspace import native
 from pathspace.flow.layers import Ahead, Factors, Linear
 from pathspace.flow.program import Program
 from pathspace.flow.running import evaluate
 from pathspace.flow.sums import Parts, Sums, folded
-from pathspace.flow.values import Flow
+from pathspace.flow.values import Flow, exp
 from pathspace.network import Network, Ref, StateRef
 
 
@@ -31,10 +32,21 @@ class Slope:
         factors: tensors that broadcast against the weight: a column and a row for a linear map of
             one sample, one tensor of the weight's shape otherwise.
         log: the logarithm of a factor that all weights have in common, so that nothing overflows.
+        power: what power of the slopes these are.
+        largest: the largest entry of a single factor, if it is known by the way.
     """
 
     factors: tuple[Tensor, ...]
     log: float = 0.0
+    power: float = 1.0
+    largest: float | None = None
+
+    def raised(self, power: float) -> Slope:
+        """Raise slopes to a power: 0 where that is infinite."""
+        if self.power == power:
+            return self
+        first, *others = (f.pow(power).nan_to_num_(posinf=0.0) for f in self.factors)
+        return Slope((first.mul_(exp(power * self.log)), *others), 0.0, power)
 
     def dense(self) -> Tensor:
         """The slopes as one tensor; infinite where they leave the range of its dtype."""
@@ -50,6 +62,7 @@ def path_slopes(
     biases: bool = True,
     dtype: torch.dtype | None = None,
     rooms: Mapping[str, Tensor] = MappingProxyType({}),
+    power: float = 1.0,
 ) -> dict[str, Slope]:
     r"""The derivatives of the path norm's p-th power by the p-th powers of all weights.
 
@@ -77,6 +90,8 @@ def path_slopes(
             are smaller than the largest by more than its range become 0.
         rooms: by name, memory that slopes may be written into, where it fits: tensors like the
             weights, in ``dtype``.
+        power: what power of the slopes is asked for; 0 where that is infinite, which a negative
+            one is where no path is alive.
 
     Returns:
         by name, the :class:`Slope` of every parameter that paths run along.
@@ -103,13 +118,13 @@ def path_slopes(
 
     Reference: Neyshabur et al. 2015, Eq. (7) and Algorithm 1.
     """
-    found = power_slopes(network, weights, p, biases=biases, dtype=dtype, rooms=rooms)
+    found = power_slopes(network, weights, p, biases=biases, dtype=dtype, rooms=rooms, power=power)
     slopes = dict(found.slopes)
     for fold in found.folds:
         if fold.bias is not None:
             uses = [slope.factors for slope in (slopes.get(fold.bias), fold.slope) if slope]
             slopes[fold.bias] = Slope(_summed(uses), fold.slope.log)
-    return slopes
+    return {name: slope.raised(power) for name, slope in slopes.items()}
 
 
 @dataclass(frozen=True)
@@ -146,8 +161,9 @@ def power_slopes(
     biases: bool = True,
     dtype: torch.dtype | None = None,
     rooms: Mapping[str, Tensor] = MappingProxyType({}),
+    power: float = 1.0,
 ) -> PowerSlopes:
-    """What :func:`path_slopes` returns, folded biases apart; its arguments."""
+    """What :func:`path_slopes` returns, folded biases apart, not all raised yet; its arguments."""
     if not 1 <= p < math.inf:
         raise ValueError(f"p must be finite and at least 1, not {p}")
     given = network.state() if weights is None else weights
@@ -157,7 +173,7 @@ def power_slopes(
     with torch.enable_grad():
         return evaluate(
             network,
-            lambda careful: _Forward(network, rooms, state, p, biases, dtype, careful),
+            lambda careful: _Forward(network, rooms, power, state, p, biases, dtype, careful),
             _Forward.slopes,
         )
 
@@ -165,9 +181,12 @@ def power_slopes(
 class _Forward(Sums):
     """The pass forward; it remembers where the derivatives by powers of parameters are to go."""
 
-    def __init__(self, network: Network, rooms: Mapping[str, Tensor], *args: Any) -> None:
+    def __init__(
+        self, network: Network, rooms: Mapping[str, Tensor], wanted: float, *args: Any
+    ) -> None:
         super().__init__(network, *args)
         self.rooms = dict(rooms)  # of weights that have not been used yet
+        self.wanted = wanted  # power of the slopes
         self.parameters = network.parameters().keys()
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
@@ -238,18 +257,30 @@ class _Forward(Sums):
         named, shifts = ([leaf for _, leaf in self.leaves], [leaf for leaf, _ in self.folds])
         tensors = [self.token, *named, *shifts]
         gradients: Sequence[Tensor | None] = torch.autograd.grad(total, tensors, allow_unused=True)
+        taken = set()
         for (name, _), gradient in zip(self.leaves, gradients[1 : 1 + len(named)], strict=True):
-            if gradient is not None:
-                self.found[name].append((gradient,))
+            if gradient is not None:  # terms of a sum have one in common
+                own = gradient.clone() if gradient.data_ptr() in taken else gradient
+                taken.add(own.data_ptr())
+                self.found[name].append((own,))
         slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
         folds = [
             replace(fold, slope=Slope((gradient,), log))
             for (_, fold), gradient in zip(self.folds, gradients[1 + len(named) :], strict=True)
             if gradient is not None
         ]
-        both = (*slopes.values(), *(fold.slope for fold in folds))
-        sums = [factor.sum() for slope in both for factor in slope.factors]
-        finite = bool(torch.stack(sums).isfinite().all())
+        sums = [total.detach(), *(f.sum() for fold in folds for f in fold.slope.factors)]
+        biases, totals = {fold.bias for fold in folds}, [0.0]  # biases are added to first
+        for name, slope in slopes.items():
+            first, *others = slope.factors
+            if self.wanted == 1 or others or name in biases or not native.fits(first):
+                sums += [factor.sum() for factor in slope.factors]
+                continue
+            scale = exp(self.wanted * log)
+            before, largest = native.raise_(first, self.wanted, scale)
+            slopes[name] = Slope((first,), 0.0, self.wanted, largest)
+            totals.append(before)
+        finite = math.isfinite(sum(totals)) and bool(torch.stack(sums).isfinite().all())
         return PowerSlopes(slopes, folds, log_total) if finite else None
 
 

@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace import native
 from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
-from pathspace.flow.values import exp
 from pathspace.network import Network, StateRef
 from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, HeScales
@@ -171,7 +169,9 @@ class PathSpace(DiagonalSpace):
         weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
         if self.network.normalizations:
             weights |= self._statistics(weights)
-        slopes = path_slopes(self.network, weights, self.p, rooms=self._rooms)
+        slopes = path_slopes(
+            self.network, weights, self.p, rooms=self._rooms, power=-power / self.p
+        )
         self._rooms = {
             name: slope.factors[0]
             for name, slope in slopes.items()
@@ -180,7 +180,7 @@ class PathSpace(DiagonalSpace):
         found = []
         for sheet in self.sheets:
             parts = [
-                [] if self.is_plain(leaf) else self._factors(slopes.get(leaf.name), leaf, power)
+                [] if self.is_plain(leaf) else self._factors(slopes.get(leaf.name), leaf)
                 for leaf in sheet.leaves
             ]
             if sheet.single:
@@ -190,17 +190,13 @@ class PathSpace(DiagonalSpace):
             found.append((sheet.spread([math.prod(part, start=one) for part in parts]), None))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
-    def _factors(self, slope: Slope | None, leaf: Leaf, power: float) -> list[Tensor]:
+    def _factors(self, slope: Slope | None, leaf: Leaf) -> list[Tensor]:
         r"""The factors :math:`\gamma^{-1/2}` of a leaf, as matrices."""
         if slope is None:
             return []
-        exponent, common = -power / self.p, exp(slope.log * -power / self.p)
-        first, *others = (leaf.factor(f.to(leaf.dtype)) for f in slope.factors)
-        if not others and native.fits(first):  # a large one, and nobody else's
-            self.largest_of.append((first, native.raise_(first, exponent, common)))
-            return [first]
-        factors = [factor.pow(exponent).nan_to_num_(posinf=0.0) for factor in (first, *others)]
-        factors[0].mul_(common)
+        factors = [leaf.factor(factor.to(leaf.dtype)) for factor in slope.factors]
+        if slope.largest is not None:
+            self.largest_of.append((factors[0], slope.largest))
         return factors
 
     def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
