@@ -417,9 +417,12 @@ def test_steps_from_weights_of_any_size(kind: str, dtype: torch.dtype) -> None:
     assert 0 < refused < 20
 
 
-@pytest.mark.parametrize("kind", ["GSGD", "GAdam", "PathSGD", "BalancedSGD"])
+@pytest.mark.parametrize("kind", ["GSGD", "GAdam", "PathSGD"])
 def test_a_step_that_overflows_is_undone(kind: str) -> None:
-    """Weights, momentum and coordinates are as before it, and a smaller step goes on from there."""
+    """Weights, momentum and coordinates are as before it, and a smaller step goes on from there.
+
+    Steps of BalancedSGD are limited, so that they do not come so far.
+    """
 
     def rescale(model: nn.Sequential) -> None:
         for parameter in model[0].parameters():

@@ -1,5 +1,6 @@
 """Where the published algorithm breaks: roots at zero, other skeletons, dead units, large rates."""
 
+import copy
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 import pathspace as ps
 from cases import mlp
 from optimizers import apart
+from pathspace.balancing import balance_weights
 
 
 def network_of(*widths, seed=0, bias=True):
@@ -157,9 +159,14 @@ def test_all_weights_zero():
         assert math.isfinite(step(model, optimizer, x))
 
 
+SGDS = ("GSGD", "PathSGD", "BalancedSGD")
+KINDS = (*SGDS, "GAdam", "GAdagrad", "PathAdam", "PathAdagrad")
+
+
 @pytest.mark.parametrize("rate", [1e-5, 1e-2, 1.0, 10.0])
 @pytest.mark.parametrize("norm", [False, True])
-def test_no_nan_at_a_rate_at_which_sgd_stays_finite(rate, norm):
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_nan_at_a_rate_at_which_sgd_stays_finite(rate, norm, kind):
     def trained(make):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
@@ -176,12 +183,71 @@ def test_no_nan_at_a_rate_at_which_sgd_stays_finite(rate, norm):
         return all(bool(p.isfinite().all()) for p in model.parameters()), optimizer
 
     sgd, _ = trained(lambda model, network: torch.optim.SGD(model.parameters(), rate))
+    make = getattr(ps.optim, kind)
     ours, optimizer = trained(
-        lambda model, network: ps.optim.GSGD(model.parameters(), rate, network=network)
+        lambda model, network: make(model.parameters(), rate, network=network)
     )
     if sgd:
         assert ours
         assert optimizer.skipped == 0
+
+
+def balanced(network, state, logs):
+    """Weights, or their gradients, as one vector of numbers that rescaling does not touch."""
+    edges = {edge.parameter: edge for edge in network.edges}
+    return torch.cat([(w * edges[n].ratio(logs).exp()).flatten() for n, w in state.items()])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("size", [0.1, 1e3, 1e30])
+def test_balanced_steps_are_no_longer_than_a_tenth_of_the_weights(momentum, size):
+    model, network, _ = network_of(4, 6, 5, 3)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = ps.optim.BalancedSGD(model.parameters(), 0.01, momentum, network=network)
+    state = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = size * torch.randn(parameter.shape, generator=generator).double()
+    movable = torch.arange(network.H + 1) > 0
+    logs = balance_weights(network.edges, state, movable)
+    logs = torch.cat([logs.new_zeros(1), logs])
+    plain = model[-1].bias
+    weights = balanced(network, state, logs)[: -len(plain)]
+    gradients = balanced(network, {n: p.grad for n, p in model.named_parameters()}, -logs)
+    gradients = gradients[: -len(plain)]
+    optimizer.step()
+    moved = {name: p.detach() - state[name] for name, p in model.named_parameters()}
+    torch.testing.assert_close(moved[f"{len(model) - 1}.bias"], -0.01 * plain.grad)
+    step = balanced(network, moved, logs)[: -len(plain)]
+    longest = 0.1 * max(weights.norm(), math.sqrt(2 * (6 + 5 + 3))) * (1 - momentum)
+    expected = 0.01 * gradients
+    assert optimizer.space.limited == int(expected.norm() > longest)
+    assert optimizer.space.limited == int(size > 0.1)
+    expected *= min(1.0, longest / expected.norm())
+    torch.testing.assert_close(step, -expected)
+
+
+def test_shortened_gradients_are_invariant():
+    found = []
+    for spread in (0.0, 2.0):
+        model, network, x = network_of(4, 6, 5, 3)
+        generator = torch.Generator().manual_seed(1)
+        ps.rescale_(network, ps.random_rescaling(network, spread, generator=generator))
+        optimizer = ps.optim.BalancedSGD(model.parameters(), 3.0, 0.5, network=network)
+        for _ in range(20):
+            step(model, optimizer, x)
+        found.append(model(x).detach())
+        assert 5 < optimizer.space.limited <= 20
+        assert f"shortened: {optimizer.space.limited}" in repr(optimizer)
+    torch.testing.assert_close(*found)
+
+
+def test_balanced_steps_leave_weights_that_start_at_zero():
+    model, network, x = network_of(4, 6, 3)
+    with torch.no_grad():
+        model[2].weight.zero_(), model[2].bias.zero_()
+    optimizer = ps.optim.BalancedSGD(model.parameters(), 0.1, network=network)
+    losses = [step(model, optimizer, x) for _ in range(200)]
+    assert losses[-1] < 0.7 * losses[0]
 
 
 PUBLISHED = {"metric": "paper", "roots": "additive", "start": "skeleton_init"}
@@ -346,3 +412,77 @@ def test_the_published_algorithm_follows_paths_through_a_sum_with_a_batch_norm()
     found = model.first.weight.detach()
     torch.testing.assert_close(found[~is_root], expected[~is_root], rtol=0, atol=1e-14)
     assert not torch.equal(found[~is_root], before[~is_root])
+
+
+class TestNormsThatEnterBatchNorms:
+    """They mean nothing, and every step that is measured by them makes them larger."""
+
+    def trained(self, kind, steps, *, training=True, freeze=(), rate=0.1, scale=1.0, every=1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            layers = [nn.Linear(5, 12), nn.BatchNorm1d(12), nn.ReLU()]
+            layers += [nn.Linear(12, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3)]
+            model = nn.Sequential(*layers).double()
+            data = torch.randn(20, 32, 5).double()
+        with torch.no_grad():
+            model[0].weight.mul_(scale), model[0].bias.mul_(scale)
+        model[1].running_mean.mul_(scale), model[1].running_var.mul_(scale**2)
+        for norm in (model[1], model[4]):
+            norm.train(training).eps = 1e-30
+        for name in freeze:
+            model.get_parameter(name).requires_grad_(False)
+        network = ps.trace(model, data[0])
+        options = {} if every == 1 else {"every": every}
+        optimizer = getattr(ps.optim, kind)(model.parameters(), rate, network=network, **options)
+        before = model[0].weight.detach().norm(dim=1)
+        for number in range(steps):
+            x = data[number % 20]
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), x.argmax(1) % 3).backward()
+            optimizer.step()
+        growth = model[0].weight.detach().norm(dim=1) / before
+        return model, optimizer, growth, model(data[0]).detach()
+
+    @pytest.mark.parametrize("every", [1, 3])
+    @pytest.mark.parametrize("kind", ["PathSGD", "PathAdam", "BalancedSGD"])
+    def test_stay_where_they_were(self, kind, every):
+        growth = self.trained(kind, 301, every=every, rate=0.01)[2]
+        assert float((growth - 1).abs().max()) < 0.05
+
+    def test_grew_until_they_overflowed(self, monkeypatch):
+        held = self.trained("PathSGD", 100, rate=1.0)
+        monkeypatch.setattr("pathspace.optim.heldnorms.HeldNorms.is_possible", lambda self: False)
+        free = self.trained("PathSGD", 100, rate=1.0)
+        assert float(free[2].max()) > 1e3 > 1e2 > float(held[2].max())
+        torch.testing.assert_close(held[3], free[3], rtol=1e-6, atol=1e-6)  # the same function
+
+    @pytest.mark.parametrize("kind", ["PathSGD", "PathAdam", "BalancedSGD"])
+    def test_may_be_any(self, kind):
+        one, other = (self.trained(kind, 50, scale=scale)[3] for scale in (1.0, 64.0))
+        torch.testing.assert_close(one, other)
+
+    def test_are_not_touched_where_they_mean_something(self):
+        """Batch norms that use their running statistics, and weights that are not trained."""
+        optimizer = self.trained("PathSGD", 50, training=False)[1]
+        assert all(bool((part == 1).all()) for part in self.factors(optimizer))
+        _, optimizer, growth, _ = self.trained("PathSGD", 50, freeze=["0.bias"])
+        assert float(growth.max()) > 1.02
+        names = [leaf.name for sheet in optimizer.space.sheets for leaf in sheet.leaves]
+        assert "0.bias" not in names
+
+    def factors(self, optimizer):
+        return [part for parts in optimizer.space.back for part in parts if part is not None]
+
+    def test_are_held_after_loading(self):
+        model, optimizer, *_ = self.trained("PathSGD", 5)
+        twin = copy.deepcopy(model)
+        state = copy.deepcopy(optimizer.state_dict())
+        network = ps.trace(twin, torch.ones(2, 5).double())
+        resumed = ps.optim.PathSGD(twin.parameters(), 0.1, network=network)
+        resumed.load_state_dict(state)
+        for one, chosen in ((model, optimizer), (twin, resumed)):
+            chosen.zero_grad()
+            one(torch.eye(5).double()).square().sum().backward()
+            chosen.step()
+        assert all(map(torch.equal, model.parameters(), twin.parameters()))
+        assert any(bool((part != 1).any()) for part in self.factors(resumed))

@@ -24,11 +24,12 @@ from torch import Tensor
 
 from pathspace.optim.blocks import Batch
 from pathspace.optim.carrying import carry
-from pathspace.optim.coordinates import SIDES, Coordinates
+from pathspace.optim.coordinates import Coordinates
 from pathspace.optim.finite import is_finite
 from pathspace.optim.lists import Tensors, by_row, settings_at
 from pathspace.optim.passes import Passes
 from pathspace.optim.productsums import sum_products
+from pathspace.optim.sheets import SIDES
 from pathspace.optim.skeleton import rechosen
 from pathspace.optim.space import Step
 from pathspace.signedlogs import log_product

@@ -21,7 +21,7 @@ from pathspace.optim.moves import Moves
 from pathspace.optim.passes import Passes, is_one_pass
 from pathspace.optim.representative import HE, he_scales
 from pathspace.optim.scaletables import Table, by_end
-from pathspace.optim.sheets import Sheet, Side
+from pathspace.optim.sheets import SIDES, Sheet
 from pathspace.optim.sides import entered
 from pathspace.optim.skeleton import skeleton_of, training_skeleton
 from pathspace.optim.space import Space, log_largest
@@ -31,7 +31,6 @@ from pathspace.weightgraph import WeightGraph, relabelled
 Metric = Literal["normalized", "diagonal", "paper"]
 Roots = Literal["multiplicative", "additive"]
 Start = Literal["as_is", "skeleton_init"]
-SIDES: tuple[Side, Side] = ("target", "source")
 MARGIN = 12.0  # of logarithms: what steps between two looks may add, and weights and gradients
 
 

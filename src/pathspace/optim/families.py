@@ -11,10 +11,11 @@ accepted, and is *not* invariant, because it sees the weights as they are scaled
 
 from __future__ import annotations
 
+from pathspace.optim.balanced import BalancedSpace
 from pathspace.optim.basis import BasisSpace
 from pathspace.optim.optimizer import InvariantOptimizer
 from pathspace.optim.rules import Adagrad, Adam, Momentum
-from pathspace.optim.spaces import BalancedSpace, PathSpace
+from pathspace.optim.spaces import PathSpace
 
 
 class PathSGD(InvariantOptimizer, rule=Momentum, space=PathSpace):
@@ -151,5 +152,7 @@ class BalancedSGD(InvariantOptimizer, rule=Momentum, space=BalancedSpace):
     With c the scales that balance the present weights, :math:`w_e \leftarrow w_e - \eta\,
     (c_u/c_v)^2\,\partial l/\partial w_e` for e = u → v: the step that SGD takes after balancing,
     undone afterwards. Balancing takes a few passes over the weights; ``every=k`` does it at every
-    k-th step. Settings are those of :class:`torch.optim.SGD`, ``network`` and ``every``.
+    k-th step. Gradients so long that the step would be longer than a tenth of all balanced weights
+    are shortened, all alike (:mod:`pathspace.optim.balanced`; ``optimizer.space.limited`` counts).
+    Settings are those of :class:`torch.optim.SGD`, ``network`` and ``every``.
     """

@@ -18,6 +18,7 @@ from pathspace.network import Edge
 SIZE = 2**18  # scalars in a block: with its gradient and a product 3 MB, a cache of two cores
 SMALL = 2**13  # parameters with fewer scalars are laid end to end
 Side = Literal["target", "source"]
+SIDES: tuple[Side, Side] = ("source", "target")
 Matrices = Sequence[Tensor | None]  # one per sheet
 
 

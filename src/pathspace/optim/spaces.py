@@ -1,6 +1,6 @@
-r"""Where steps are taken by a diagonal metric: path-normalised weights, balanced weights.
+r"""Where steps are taken by a diagonal metric: path-normalised weights.
 
-In both, a step is :math:`w_e \leftarrow w_e - \eta\,s_e u_e`, with u the rule's update for the
+A step is :math:`w_e \leftarrow w_e - \eta\,s_e u_e`, with u the rule's update for the
 gradient :math:`s_e\,\partial l/\partial w_e`, which rescaling does not touch.
 """
 
@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace.balancing import balance_weights
 from pathspace.flow.slopes import Slope, path_slopes
 from pathspace.network import Network, StateRef
+from pathspace.optim.heldnorms import HeldNorms
 from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, HeScales
-from pathspace.optim.scaletables import Table, by_end
-from pathspace.optim.sheets import Leaf, Sheet, Side
+from pathspace.optim.sheets import SIDES, Leaf, Sheet
 from pathspace.optim.space import Space, Step, log_largest
 from pathspace.tracing.values import leaves
 
@@ -60,6 +59,8 @@ class DiagonalSpace(Space):
         self.every, self.taken, self.power = every, 0, 0.0
         self.layout: list[list[str]] = []
         self.source = self.target = []
+        self.he = HeScales(network.edges, network.H + 1)
+        self.held = HeldNorms(network)
 
     def arrange(self, sheets: Sequence[Sheet], groups: Sequence[Group]) -> None:
         """Forget the factors, unless the same parameters have just moved."""
@@ -69,27 +70,39 @@ class DiagonalSpace(Space):
             self.source = self.target = [None] * len(sheets)
         self.sheets = sheets
         self._log_largest = log_largest(sheets)
+        self.held.arrange(sheets)
+        self.back = self.held.back
 
     def prepare(self, step: Step) -> None:
         """Measure the factors, if it is time."""
         power = 2.0 if step.linear else 1.0
         if self.taken % self.every == 0 or power != self.power:
             self.largest_of: list[tuple[Tensor, float]] = []
-            self.measure(step, power)
+            weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
+            logs = self.he(weights) if self.network.normalizations else None
+            self.measure(weights, logs, power)
             # Networks side by side must not end each other: there, this one loses its loss.
             if self.network.copies == 1:
                 largest = self._largest()
                 if not math.isfinite(largest):
                     raise self.out_of_range()
                 self.is_wide = largest > 1 and 2 * (2 * math.log(largest)) > self._log_largest[1]
+            self.held.renew(logs if step.is_complete and self.held.is_possible() else None)
+        else:
+            self.held.renew(None)
         self.power = power
         self.taken += 1
 
     @abstractmethod
-    def measure(self, step: Step, power: float) -> None:
+    def measure(self, weights: dict[str, Tensor], logs: Tensor | None, power: float) -> None:
         r"""Renew the factors :math:`s_e^{\mathrm{power}}`.
 
         ``largest_of`` gets those of them whose largest entry is known by the way, with it.
+
+        Args:
+            weights: parameters and buffers by name.
+            logs: the logarithms of the scales of He, if there are batch norms.
+            power: 2 for a linear rule, else 1.
         """
 
     def _largest(self) -> float:
@@ -103,8 +116,10 @@ class DiagonalSpace(Space):
         return max(tops, key=lambda top: math.inf if math.isnan(top) else top, default=0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the factors where they outlive one step."""
+        """The number of steps, norms that are held, and factors where they outlive one step."""
         state: dict[str, Any] = {"taken": self.taken, "layout": self.layout}
+        if self.held.start is not None:
+            state["held"] = self.held.start.clone()
         if self.every > 1:
             factors = {"source": list(self.source), "target": list(self.target)}
             state |= {"power": self.power, **factors}
@@ -112,12 +127,12 @@ class DiagonalSpace(Space):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take them back."""
-        self.taken = state["taken"]
+        self.taken, self.held.start = state["taken"], state.get("held")
         if state["layout"] == self.layout and "source" in state:
             self.power = state["power"]
             self.source, self.target = (
                 [None if factor is None else factor.clone() for factor in state[side]]
-                for side in _SIDES
+                for side in SIDES
             )
 
 
@@ -140,7 +155,6 @@ class PathSpace(DiagonalSpace):
         if not 1 <= p < math.inf:
             raise ValueError(f"p must be at least 1 and finite, not {p}")
         self.p = p
-        self._he = HeScales(network.edges, network.H + 1)
         self._rooms: dict[str, Tensor] = {}  # memory of the last slopes, for the next ones
         self._bends = {
             leaf.name
@@ -164,11 +178,10 @@ class PathSpace(DiagonalSpace):
         """
         return leaf.edge is None or leaf.name in self._bends
 
-    def measure(self, step: Step, power: float) -> None:
+    def measure(self, weights: dict[str, Tensor], logs: Tensor | None, power: float) -> None:
         """One sweep forwards and one backwards through the network of path sums."""
-        weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
-        if self.network.normalizations:
-            weights |= self._statistics(weights)
+        if logs is not None:
+            weights = weights | self._statistics(weights, logs)
         slopes = path_slopes(
             self.network, weights, self.p, rooms=self._rooms, power=-power / self.p
         )
@@ -199,9 +212,8 @@ class PathSpace(DiagonalSpace):
             self.largest_of.append((factors[0], slope.largest))
         return factors
 
-    def _statistics(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _statistics(self, weights: dict[str, Tensor], logs: Tensor) -> dict[str, Tensor]:
         """Statistics with which batch norms divide by the norm of what enters them."""
-        logs = self._he(weights)
         result: dict[str, Tensor] = {}
         for norm in self.network.normalizations:
             if norm.mean is not None and norm.variance is not None:
@@ -217,30 +229,3 @@ def _two(factors: list[Tensor]) -> tuple[Tensor | None, Tensor | None]:
         factors = [factors[0] * factors[1], *factors[2:]]
     first, second = [*factors, None, None][:2]
     return first, second
-
-
-class BalancedSpace(DiagonalSpace):
-    """The balanced representative: steps are those of the plain rule in its weights.
-
-    Args:
-        network: the traced network.
-        every: the scales are computed anew every k-th step.
-    """
-
-    def __repr__(self) -> str:
-        return f"balanced weights (every {self.every} steps)"
-
-    def measure(self, step: Step, power: float) -> None:
-        """Balance the weights as they are now."""
-        weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
-        movable = torch.ones(self.network.H + 1, dtype=torch.bool)
-        movable[0] = False
-        logs = balance_weights(self.network.edges, weights, movable)
-        logs = power * torch.cat([logs.new_zeros(1), logs])
-        for side, sign in zip(_SIDES, (1.0, -1.0), strict=True):
-            table = Table(self.sheets, by_end(self.sheets, side))
-            table.fill((sign * logs).exp())
-            setattr(self, side, table.parts)
-
-
-_SIDES: tuple[Side, Side] = ("source", "target")
