@@ -28,7 +28,7 @@ SEED ?= 0
 CORE := $(patsubst %,tests/test_%.py, \
 	balance basis basis_path_norm enumeration fuzz generalized numerical_edges \
 	optim_exactness optim_fused optim_invariance optim_robustness optim_sides \
-	optimizer_contract path_norm penalties penalties_fused regressions rescaling skeleton slopes \
+	optimizer_contract path_norm penalties penalties_native products regressions rescaling skeleton slopes \
 	together trace)
 
 # The stamp carries the versions, so that a new one reinstalls the package's metadata, or torch.

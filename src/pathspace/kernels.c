@@ -211,7 +211,7 @@ void NAME(step)(const NAME(Step) * jobs, int64_t count, int threads) {
 
    f is sign w g + decay w^2 if there is g, else |w|^power, or w; 0 at entries that are apart (see
    above). With power -1 it is g. To `added`, w times scale, row and column is added where it is not
-   apart. Into values goes (sign g + decay w) w of single entries, which are given by picks and picked
+   apart; without any sums, f is not counted in the total. Into values goes (sign g + decay w) w of single entries, which are given by picks and picked
    as others are by start and apart. */
 typedef struct {
   const REAL *weight, *gradient;
@@ -349,6 +349,23 @@ static void NAME(sum_four)(const NAME(Sums) * job, int64_t i, Range range, REAL 
   }
 }
 
+/* What is only added to, without any sums: in chunks, and what is apart is put back. */
+static void NAME(add_row)(const NAME(Sums) * job, int64_t i, Range range) {
+  REAL kept[CHUNK], *restrict added = job->added + i * job->columns;
+  const REAL *restrict w = job->weight + i * job->columns;
+  const REAL column = job->column ? job->column[i] : 1, scale = (REAL)job->scale;
+  int64_t next = job->start ? job->start[i] : 0, end = job->start ? job->start[i + 1] : 0;
+  while (next < end && job->apart[next] < range.first) next++;
+  for (int64_t j = range.first; j < range.last; j += CHUNK) {
+    const int64_t n = least(CHUNK, range.last - j), first = next;
+    const REAL *restrict row = job->row ? job->row + j : NAME(ones);
+    for (; next < end && job->apart[next] < j + n; next++) kept[next - first] = added[job->apart[next]];
+    _Pragma("omp simd")
+    for (int64_t k = 0; k < n; k++) added[j + k] += w[j + k] * (row[k] * column) * scale;
+    for (int64_t k = first; k < next; k++) added[job->apart[k]] = kept[k - first];
+  }
+}
+
 /* One row from a column to another, in chunks and around what is apart. */
 static double NAME(sum_row)(const NAME(Sums) * job, int64_t i, Range range, REAL *across) {
   double total = 0;
@@ -415,6 +432,8 @@ static void NAME(sum_share)(void *task, int number, int count) {
         if (job->across && ((i + 4 - rows.first) % FLUSH == 0 || i + 4 == rows.last))
           NAME(flush)(own.recent, own.across, columns);
       }
+    const int is_only_added = job->added && !job->along && !job->across;
+    for (; is_only_added && i < rows.last; i++) NAME(add_row)(job, i, columns);
     for (; i < rows.last; i++) {
       const double total = NAME(sum_row)(job, i, columns, job->across ? own.recent : NULL);
       sum += total;

@@ -231,7 +231,10 @@ class Job:
 
 
 def sums(jobs: Sequence[Job]) -> float:
-    """Write the sums of matrices of one dtype in one pass; returns the sum of all f."""
+    """Write the sums of matrices of one dtype in one pass; returns the sum of all f.
+
+    What is only added to does not count.
+    """
     if not jobs:
         return 0.0
     weights, total = [job.weight for job in jobs], ctypes.c_double()
