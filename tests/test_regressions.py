@@ -272,12 +272,15 @@ def test_path_sgd_divides_the_slopes_of_two_shifts_once() -> None:
     model, x = Shifted().double(), torch.ones(1, 3, dtype=torch.float64)
     network = ps.trace(model, x)
     slope = model.out.weight.detach().square().sum(0, keepdim=True)
-    before = model.first.detach().clone()
+    before, weight = (p.detach().clone() for p in (model.first, model.into.weight))
     model(x).square().sum().backward()
     ps.optim.PathSGD(model.parameters(), 0.1, network=network).step()
     for shift in (model.first, model.second):
         assert shift.grad is not None
         torch.testing.assert_close(shift.detach(), before - 0.1 * shift.grad / slope)
+    assert model.into.weight.grad is not None  # whose slopes are that tensor too, times a row
+    expected = weight - 0.1 * model.into.weight.grad / slope.T
+    torch.testing.assert_close(model.into.weight.detach(), expected)
 
 
 def _network(*layers: Layer, shape: Shape = (3,), seed: int = 0) -> tuple[nn.Sequential, Tensor]:

@@ -257,30 +257,29 @@ class _Forward(Sums):
         named, shifts = ([leaf for _, leaf in self.leaves], [leaf for leaf, _ in self.folds])
         tensors = [self.token, *named, *shifts]
         gradients: Sequence[Tensor | None] = torch.autograd.grad(total, tensors, allow_unused=True)
-        taken = set()
         for (name, _), gradient in zip(self.leaves, gradients[1 : 1 + len(named)], strict=True):
-            if gradient is not None:  # terms of a sum have one in common
-                own = gradient.clone() if gradient.data_ptr() in taken else gradient
-                taken.add(own.data_ptr())
-                self.found[name].append((own,))
+            if gradient is not None:
+                self.found[name].append((gradient,))
         slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
         folds = [
             replace(fold, slope=Slope((gradient,), log))
             for (_, fold), gradient in zip(self.folds, gradients[1 + len(named) :], strict=True)
             if gradient is not None
         ]
-        sums = [total.detach(), *(f.sum() for fold in folds for f in fold.slope.factors)]
-        biases, totals = {fold.bias for fold in folds}, [0.0]  # biases are added to first
+        sums = [factor.sum() for fold in folds for factor in fold.slope.factors]
+        # What layers hand over is theirs alone; the terms of a sum have one gradient in common.
+        shared, totals = {name for name, _ in self.leaves}, [0.0]
         for name, slope in slopes.items():
             first, *others = slope.factors
-            if self.wanted == 1 or others or name in biases or not native.fits(first):
+            if self.wanted == 1 or others or name in shared or not native.fits(first):
                 sums += [factor.sum() for factor in slope.factors]
                 continue
             scale = exp(self.wanted * log)
             before, largest = native.raise_(first, self.wanted, scale)
             slopes[name] = Slope((first,), 0.0, self.wanted, largest)
             totals.append(before)
-        finite = math.isfinite(sum(totals)) and bool(torch.stack(sums).isfinite().all())
+        finite = not sums or bool(torch.stack(sums).isfinite().all())
+        finite = finite and math.isfinite(sum(totals))
         return PowerSlopes(slopes, folds, log_total) if finite else None
 
 
