@@ -19,8 +19,8 @@ SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
     ("mlp:784-1024-1024-10", 128, 30, {GSGD: 1.08, FLOOR: None}),
     ("mlp:784-4000-4000-10", 100, 4, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
-    ("plainnet34", 128, 0.3, {GSGD: 1.08, PATH: 1 + 2 / 128}),
-    ("plainnet34", 32, 0.3, {GSGD: None, PATH: 1 + 2 / 32}),
+    ("plainnet34", 128, 0.6, {GSGD: 1.08, PATH: 1 + 2 / 128}),
+    ("plainnet34", 32, 1, {GSGD: None, PATH: 1 + 2 / 32}),
 ]
 KINDS: dict[str, Callable] = {
     "SGD": lambda params, network: torch.optim.SGD(params, 1e-6, foreach=True),
