@@ -52,10 +52,10 @@ class Table:
     def fill(self, by_scale: Tensor) -> None:
         """Write the numbers of all scales."""
         for dtype, index in self.index.items():
-            numbers = by_scale if by_scale.dtype == dtype else by_scale.to(dtype)
-            torch.index_select(numbers, 0, index, out=self.memory[dtype])
+            memory = self.memory[dtype]
+            torch.index_select(by_scale.to(memory), 0, index, out=memory)
         for dtype, repeated in self.repeated:
-            repeated.fill(by_scale.to(dtype))
+            repeated.fill(by_scale.to(self.memory[dtype]))
 
     def sum_into(self, total: Tensor) -> Tensor:
         """Sum what was written into the parts by scale."""
