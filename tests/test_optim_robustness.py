@@ -12,6 +12,8 @@ import pathspace as ps
 from cases import mlp
 from optimizers import apart
 from pathspace.balancing import balance_weights
+from pathspace.optim.balanced import BalancedSpace
+from pathspace.optim.rules import Adam
 
 
 def network_of(*widths, seed=0, bias=True):
@@ -239,6 +241,16 @@ def test_shortened_gradients_are_invariant():
         assert 5 < optimizer.space.limited <= 20
         assert f"shortened: {optimizer.space.limited}" in repr(optimizer)
     torch.testing.assert_close(*found)
+
+
+def test_balanced_steps_go_with_rules_without_momentum():
+    class BalancedAdam(ps.optim.InvariantOptimizer, rule=Adam, space=BalancedSpace):
+        pass
+
+    model, network, x = network_of(4, 6, 3)
+    optimizer = BalancedAdam(model.parameters(), 0.01, network=network)
+    losses = [step(model, optimizer, x) for _ in range(50)]
+    assert losses[-1] < 0.9 * losses[0]
 
 
 def test_balanced_steps_leave_weights_that_start_at_zero():

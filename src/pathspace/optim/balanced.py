@@ -101,7 +101,7 @@ class BalancedSpace(DiagonalSpace):
             weights.append(self._square(weight * inside / factor, weight))
             gradient = step.gradients[place]
             if gradient is not None:
-                rate = float(group["lr"]) / (1 - min(float(group["momentum"]), 0.99))
+                rate = float(group["lr"]) / (1 - min(float(group.get("momentum", 0.0)), 0.99))
                 found = gradient + self._decay(step, place)
                 steps.append(rate**2 * self._square(found * inside * factor, found))
         return math.sqrt(sum(steps)), math.sqrt(sum(weights))
