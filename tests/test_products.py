@@ -10,6 +10,7 @@ from natives import needs_compiler, said, torch_only
 from pathspace.flow import path_slopes
 from pathspace.flow.powers import Scratch
 from pathspace.flow.products import WINDOWS, Products
+from pathspace.flow.raising import Raising
 from pathspace.flow.unfolding import Windows
 
 GEOMETRIES = [  # out, in, kernel, height, width, stride, padding, dilation
@@ -45,13 +46,21 @@ def compare(geometry, dtype, p, threads):
         with torch.no_grad():
             products = Products.of(windows, x, w, p, Scratch(dtype))
             result = products.forward()
-            to_x, to_power = products.backward(gradient, (True, True), None)
+            to_x, slope = products.backward(gradient, (True, True))
             room = torch.full_like(w, torch.nan)
-            assert products.backward(gradient, (False, True), room) == (None, room)
-            only_x, nothing = products.backward(gradient, (True, False), None)
+            nowhere, written = products.backward(gradient, (False, True), room)
+            only_x, nothing = products.backward(gradient, (True, False))
+            raised = products.backward(gradient, (False, True), raising=Raising(-0.5, 3.0))[1]
     finally:
         torch.set_num_threads(before)
-    assert nothing is None
+    assert nowhere is None and not nothing.factors
+    assert len(written.factors) == 1 and written.factors[0] is room
+    (to_power,), (root,) = slope.factors, raised.factors
+    assert slope.power == 1 and raised.power == -0.5
+    torch.testing.assert_close(root, torch.where(to_power > 0, 3 * to_power.pow(-0.5), 0.0))
+    total, size = to_power.double().sum().item(), to_power.double().abs().sum().item()
+    assert abs(raised.total - total) <= 1e-5 * size
+    assert raised.largest == root.amax().item()
     tolerance = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {}
     pairs = [(result, expected.detach()), (to_x, image.grad), (only_x, image.grad)]
     for found, known in [*pairs, (to_power, power.grad), (room, power.grad)]:

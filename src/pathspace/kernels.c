@@ -486,18 +486,12 @@ int NAME(sums)(NAME(Sums) * jobs, int64_t count, int threads, double *total) {
 /* x <- scale x^exponent for positive x, else 0; also where that is infinite. The sum of all before
    and the largest after it. */
 typedef struct {
-  REAL *values;
-  int64_t count;
   double exponent, scale;
-  double *totals, *largest; /* by thread */
+  double totals[MOST_THREADS], largest[MOST_THREADS];
 } NAME(Powers);
 
-static void NAME(raise_share)(void *task, int number, int count) {
-  const NAME(Powers) *all = task;
-  const Range range = share(all->count, number, count);
-  REAL *restrict x = all->values + range.first;
-  const int64_t n = range.last - range.first;
-  const REAL scale = (REAL)all->scale, exponent = (REAL)all->exponent;
+static void NAME(raise_run)(NAME(Powers) * powers, int number, REAL *restrict x, int64_t n) {
+  const REAL scale = (REAL)powers->scale, exponent = (REAL)powers->exponent;
   REAL most = 0, total = 0;
 #define LOOP(f)                                               \
   _Pragma("omp simd reduction(max : most) reduction(+ : total)") \
@@ -517,20 +511,36 @@ static void NAME(raise_share)(void *task, int number, int count) {
   else
     LOOP(POW(x[k], exponent))
 #undef LOOP
-  all->totals[number] = total;
-  all->largest[number] = most;
+  powers->totals[number] += total;
+  if (most > powers->largest[number]) powers->largest[number] = most;
+}
+
+static void NAME(collect_powers)(const NAME(Powers) * powers, double *total, double *largest) {
+  *total = *largest = 0;
+  for (int k = 0; k < MOST_THREADS; k++) {
+    *total += powers->totals[k];
+    *largest = powers->largest[k] > *largest ? powers->largest[k] : *largest;
+  }
+}
+
+typedef struct {
+  NAME(Powers) powers;
+  REAL *values;
+  int64_t count;
+} NAME(Raise);
+
+static void NAME(raise_share)(void *task, int number, int count) {
+  NAME(Raise) *job = task;
+  const Range range = share(job->count, number, count);
+  for (int64_t k = range.first; k < range.last; k += CHUNK)
+    NAME(raise_run)(&job->powers, number, job->values + k, least(CHUNK, range.last - k));
 }
 
 void NAME(raise)(REAL *values, int64_t count, int threads, double exponent, double scale,
                  double *total, double *largest) {
-  double totals[MOST_THREADS] = {0}, most[MOST_THREADS] = {0};
-  NAME(Powers) all = {values, count, exponent, scale, totals, most};
-  on_threads(NAME(raise_share), &all, (int)least(threads, MOST_THREADS));
-  *total = *largest = 0;
-  for (int k = 0; k < MOST_THREADS; k++) {
-    *total += totals[k];
-    *largest = most[k] > *largest ? most[k] : *largest;
-  }
+  NAME(Raise) job = {{exponent, scale, {0}, {0}}, values, count};
+  on_threads(NAME(raise_share), &job, (int)least(threads, MOST_THREADS));
+  NAME(collect_powers)(&job.powers, total, largest);
 }
 
 /* Values, which are or belong to numbers by scale, and the scale of each; all of them, or those at

@@ -26,7 +26,9 @@ from torch import Tensor
 
 SOURCE = Path(__file__).with_name("kernels.c")
 VARIABLE = "PATHSPACE_NATIVE"
-FLAGS = ("-O3", "-fopenmp-simd", "-fPIC", "-shared")
+# Nobody asks for floating-point exceptions or errno; with them, loops with conditions or roots are
+# not made into vectors.
+FLAGS = ("-O3", "-fopenmp-simd", "-fno-trapping-math", "-fno-math-errno", "-fPIC", "-shared")
 GRAIN = 2**15  # entries that are worth another thread, as in torch
 POWERS = (1, 2, 4)
 NO_MEMORY = "no memory for the sums over rows of large weights"

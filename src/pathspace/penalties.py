@@ -27,7 +27,8 @@ from torch import Tensor
 from pathspace.basis import BasisPaths
 from pathspace.basisgradients import BasisPathGradient
 from pathspace.flow.powers import add_power_slopes_
-from pathspace.flow.slopes import Slope, power_slopes
+from pathspace.flow.raising import Slope
+from pathspace.flow.slopes import power_slopes
 from pathspace.flow.values import exp
 from pathspace.foldedbias import Destination, FoldedBias, State, add_, inverse_deviation
 from pathspace.network import Edge, Network

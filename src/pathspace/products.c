@@ -21,7 +21,7 @@
 #endif
 
 #define DEEP 256 /* columns of a kernel at a time */
-#define SHIFT 4 /* its logarithm, in lines of memory of 64 bytes */
+#define GROUP 16 /* lines of memory that many numbers of them take in single precision */
 #define HIGH 96  /* rows of it at a time; both are few enough for a cache */
 #define WIDE 96
 
@@ -42,6 +42,9 @@ typedef struct {
   REAL *to_image;       /* the derivative by the image */
   REAL *to_power;       /* that by the powers of the weight */
   REAL *room;           /* memory, as much as convolution_room says */
+  double exponent, scale; /* to_power is raised, if the exponent is not 0: see raise_run */
+  double total, largest;  /* its sum before that, and its largest entry after it */
+  NAME(Powers) * powers;  /* set while it is needed */
 } NAME(Convolution);
 
 static int64_t NAME(whole)(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -69,51 +72,61 @@ static Range NAME(inside)(const NAME(Convolution) * job, int axis, int64_t entry
   return (Range){first, least(last, places)};
 }
 
-/* Lines of memory that are wanted soon: in step k the one with the number k >> shift in one direction
-   and k modulo 2^shift in the other. */
+/* Lines of memory that are wanted soon: the first ones of some groups of GROUP that are `along` apart,
+   and these groups `far`. */
 typedef struct {
   const REAL *start;
-  int64_t far;
-  int shift;
+  int64_t along, far;
 } NAME(Soon);
 
 #define LINE ((int64_t)(64 / sizeof(REAL)))
 
-static inline void NAME(fetch_line)(NAME(Soon) soon, int64_t k) {
-  const int64_t along = k & ((1 << soon.shift) - 1);
-  __builtin_prefetch(soon.start + (k >> soon.shift) * soon.far + along * LINE);
-}
-
 /* c (+)= a b for some rows and one or two vectors of columns; entry (i, k) of a is at
-   a[i * row + k * step], rows of b are as far apart as `apart` says. Only `columns` of c are there. */
+   a[i * row + k * step], rows of b are as far apart as `apart` says. Only `columns` of c are there.
+   One line that is wanted soon is fetched in every second step. */
+#define STEP(R, V)                                                                     \
+  {                                                                                    \
+    const NAME(Vector) *from = (const NAME(Vector) *)b;                                \
+    _Pragma("GCC unroll 16") for (int i = 0; i < R; i++) {                             \
+      const REAL factor = a[i * row];                                                  \
+      _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) sums[i][v] += factor * from[v]; \
+    }                                                                                  \
+    a += step;                                                                         \
+    b += apart;                                                                        \
+  }
 #define PRODUCT(R, V)                                                                             \
   static void NAME(JOIN(product_##R, _##V))(const REAL *a, int64_t row, int64_t step,             \
                                             const REAL *b, int64_t apart, int64_t count, REAL *c, \
                                             int64_t stride, int64_t columns, int is_added,        \
                                             NAME(Soon) soon) {                                    \
     NAME(Vector) sums[R][V];                                                                      \
-    memset(sums, 0, sizeof sums);                                                                 \
-    for (int64_t k = 0; k < count; k++) {                                                         \
-      const NAME(Vector) *from = (const NAME(Vector) *)(b + k * apart);                           \
-      NAME(fetch_line)(soon, k);                                                                  \
-      _Pragma("GCC unroll 16") for (int i = 0; i < R; i++) {                                      \
-        const REAL factor = a[i * row + k * step];                                                \
-        _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) sums[i][v] += factor * from[v];       \
+    _Pragma("GCC unroll 16") for (int i = 0; i < R; i++)                                          \
+      _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) sums[i][v] = (NAME(Vector)){0};         \
+    for (int64_t k = 0; k + 1 < count; soon.start += soon.far) {                                  \
+      const REAL *line = soon.start;                                                              \
+      for (const int64_t last = least(k + 2 * GROUP, count - 1); k < last; k += 2) {              \
+        __builtin_prefetch(line);                                                                 \
+        line += soon.along;                                                                       \
+        STEP(R, V)                                                                                \
+        STEP(R, V)                                                                                \
       }                                                                                           \
     }                                                                                             \
-    for (int i = 0; i < R; i++) {                                                                 \
-      REAL *to = c + i * stride;                                                                  \
-      if (columns == V * LANES)                                                                   \
-        for (int v = 0; v < V; v++) {                                                             \
-          NAME(Vector) *at = (NAME(Vector) *)to + v;                                              \
+    if (count % 2) STEP(R, V)                                                                     \
+    if (columns == V * LANES)                                                                     \
+      _Pragma("GCC unroll 16") for (int i = 0; i < R; i++)                                        \
+        _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) {                                     \
+          NAME(Vector) *at = (NAME(Vector) *)(c + i * stride) + v;                                \
           if (is_added) sums[i][v] += *at;                                                        \
           *at = sums[i][v];                                                                       \
         }                                                                                         \
-      else                                                                                        \
-        for (int64_t j = 0; j < columns; j++) {                                                   \
-          const REAL sum = sums[i][j / LANES][j % LANES];                                         \
-          to[j] = is_added ? to[j] + sum : sum;                                                   \
-        }                                                                                         \
+    else {                                                                                        \
+      REAL some[R][V * LANES];                                                                    \
+      _Pragma("GCC unroll 16") for (int i = 0; i < R; i++)                                        \
+        _Pragma("GCC unroll 2") for (int v = 0; v < V; v++)                                       \
+          ((NAME(Vector) *)some[i])[v] = sums[i][v];                                              \
+      for (int i = 0; i < R; i++)                                                                 \
+        for (int64_t j = 0; j < columns; j++)                                                     \
+          c[i * stride + j] = is_added ? c[i * stride + j] + some[i][j] : some[i][j];             \
     }                                                                                             \
   }
 #define PRODUCTS(R) PRODUCT(R, 1) PRODUCT(R, 2)
@@ -138,7 +151,7 @@ static void NAME(product)(const REAL *a, int64_t row, int64_t step, const REAL *
     for (int64_t j = 0, m; j < columns; j += m) {
       const int pair = columns - j > LANES;
       m = least(columns - j, pair ? 2 * LANES : LANES);
-      if (!given.start) soon = (NAME(Soon)){c + i * stride + j + m, stride, 1};
+      if (!given.start) soon = (NAME(Soon)){c + i * stride + j + m, stride, 0};
 #define CALL(f) \
   f(a + i * row, row, step, b + j, apart, count, c + i * stride + j, stride, m, is_added, soon)
       if (n == ROWS && pair) CALL(MOST(2));
@@ -241,7 +254,7 @@ static void NAME(convolve_share)(void *task, int number, int count) {
     const int64_t m = least(DEEP, all - j);
     for (int64_t i = rows.first; i < rows.last; i += ROWS) {
       const int64_t n = least(ROWS, rows.last - i);
-      const NAME(Soon) soon = {job->weight + (i + n) * all + j, all, SHIFT};
+      const NAME(Soon) soon = {job->weight + (i + n) * all + j, LINE, all};
       NAME(powers)(job, i, n, j, m, some);
       NAME(product)(some, m, 1, job->room + j * length, length, m, job->result + i * places, places,
                     n, places, j > 0, soon);
@@ -275,9 +288,14 @@ static void NAME(back_share)(void *task, int number, int count) {
   const REAL *gradient = NAME(padded)(job);
   if (job->to_power) {
     const Range rows = share(job->out, number, count);
-    for (int64_t i = rows.first; i < rows.last; i += ROWS)
+    for (int64_t i = rows.first; i < rows.last; i += ROWS) {
+      const int64_t n = least(ROWS, rows.last - i);
+      REAL *found = job->to_power + i * all;
       NAME(product)(gradient + i * length, length, 1, NAME(listed)(job), NAME(staggered)(all), places,
-                    job->to_power + i * all, all, least(ROWS, rows.last - i), all, 0, (NAME(Soon)){0});
+                    found, all, n, all, 0, (NAME(Soon)){0});
+      for (int64_t k = 0; job->exponent && k < n * all; k += CHUNK) /* while it is in the cache */
+        NAME(raise_run)(job->powers, number, found + k, least(CHUNK, n * all - k));
+    }
   }
   if (job->to_image) {
     const Range channels = share(job->in, number, count);
@@ -289,7 +307,9 @@ static void NAME(back_share)(void *task, int number, int count) {
         const int64_t m = least(WIDE, last - j);
         NAME(powers)(job, i, n, j, m, some);
         for (int64_t k = 0; k < m; k += ROWS) {
-          const NAME(Soon) soon = {job->weight + i * all + j + m + k / ROWS * LINE, all, 0};
+          const int64_t call = k / ROWS; /* fetches a line of every row in the upper or lower half */
+          const REAL *next = job->weight + (i + call % 2 * (n / 2)) * all + j + m + call / 2 * LINE;
+          const NAME(Soon) soon = {next, all, GROUP * all};
           NAME(product)(some + k, 1, m, gradient + i * length, length, n,
                         job->room + (j + k) * length, length, least(ROWS, m - k), length, i > 0, soon);
         }
@@ -307,18 +327,23 @@ int64_t NAME(convolution_room)(const NAME(Convolution) * job) {
   return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(staggered)(all) : 0);
 }
 
-void NAME(convolution)(const NAME(Convolution) * job, int threads) {
+void NAME(convolution)(NAME(Convolution) * job, int threads) {
+  NAME(Powers) powers = {job->exponent, job->scale, {0}, {0}};
+  job->powers = &powers;
+  threads = (int)least(threads, MOST_THREADS);
   if (job->result) {
-    on_threads(NAME(unfold_share), (void *)job, threads);
-    on_threads(NAME(convolve_share), (void *)job, threads);
+    on_threads(NAME(unfold_share), job, threads);
+    on_threads(NAME(convolve_share), job, threads);
   } else {
-    on_threads(NAME(list_share), (void *)job, threads);
-    on_threads(NAME(back_share), (void *)job, threads);
+    on_threads(NAME(list_share), job, threads);
+    on_threads(NAME(back_share), job, threads);
+    NAME(collect_powers)(&powers, &job->total, &job->largest);
   }
 }
 
 #undef LANES
 #undef LINE
 #undef PRODUCT
+#undef STEP
 #undef PRODUCTS
 #undef MOST

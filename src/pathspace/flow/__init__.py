@@ -17,8 +17,9 @@ from torch import Tensor
 
 from pathspace.errors import PathspaceError
 from pathspace.flow.maxima import Maxima
+from pathspace.flow.raising import Slope
 from pathspace.flow.running import evaluate
-from pathspace.flow.slopes import Slope, path_slopes
+from pathspace.flow.slopes import path_slopes
 from pathspace.flow.sums import Sums
 from pathspace.flow.values import Flow, NoPathSum
 from pathspace.network import Network

@@ -88,7 +88,7 @@ class Evaluator:
 
     def layer(self, kind: type[Linear], x: Tensor, weight: StateRef, *options: Any) -> Tensor:
         """Apply a linear map or a convolution with the power of its weight."""
-        return kind(self.power, self.scratch, None, None, None, *options)(
+        return kind(self.power, self.scratch, None, None, None, None, *options)(
             x, self.weights[weight.name]
         )
 

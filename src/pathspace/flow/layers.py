@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,12 +20,12 @@ from torch import Tensor
 from pathspace import native
 from pathspace.flow.powers import Scratch, power, rows, scalars, slope_of_power
 from pathspace.flow.products import Products
+from pathspace.flow.raising import Factors, Raising, Slope
 from pathspace.flow.unfolding import Windows
 
 LARGE = 2**20  # scalars of a kernel that is read in pieces
 WRITTEN = 2**18  # scalars of a kernel whose slopes are written into memory that is there already
 PRODUCT = 4  # pieces at a time for a product of matrices, which reorders its factors each time
-Factors = tuple[Tensor, ...]  # tensors that broadcast against a weight, to be multiplied
 
 
 @dataclass
@@ -61,13 +61,15 @@ class Linear:
         sink: takes the derivative with respect to :math:`|w|^p`, if autograd does not.
         ahead: what will come back, if that is known.
         room: memory for the derivative with respect to :math:`|w|^p`, in the shape of w.
+        raising: what power of that derivative the sink takes, if not the derivative itself.
     """
 
     p: float
     scratch: Scratch
-    sink: Callable[[Factors], None] | None = None
+    sink: Callable[[Slope], None] | None = None
     ahead: Ahead | None = None
     room: Tensor | None = None
+    raising: Raising | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, token: Tensor | None = None) -> Tensor:
         """Apply it; ``token`` is a tensor that requires a gradient, so that the sink is served."""
@@ -109,15 +111,22 @@ class Linear:
 
     def backward(
         self, gradient: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
-    ) -> tuple[Tensor | None, Factors]:
-        """The derivatives with respect to x and to the power of the weight, as far as wanted."""
+    ) -> tuple[Tensor | None, Slope]:
+        """The derivatives with respect to x and to the power of the weight, as far as wanted.
+
+        The second one may have been raised.
+        """
         to_x = self.ahead.scaled(gradient) if self.ahead is not None else None
         if to_x is None and wanted[0]:
             to_x = self.to_input(gradient, weight)
         if not wanted[1]:
-            return to_x, ()
+            return to_x, Slope(())
         flat, inputs = (t.reshape(-1, t.shape[-1]) for t in (gradient, x))
-        return to_x, (flat.T, inputs) if len(flat) == 1 else (flat.T @ inputs,)
+        return to_x, self.slope((flat.T, inputs) if len(flat) == 1 else (flat.T @ inputs,))
+
+    def slope(self, factors: Factors) -> Slope:
+        """The derivative with respect to the power of the weight, raised if that is wanted."""
+        return Slope(factors) if self.raising is None else self.raising.of(factors)
 
     def to_input(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """The derivative with respect to x, some rows of the weight at a time."""
@@ -218,18 +227,20 @@ class Convolution(Linear):
 
     def backward(
         self, gradient: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
-    ) -> tuple[Tensor | None, Factors]:
-        """The derivatives with respect to x and to the power of the weight, as far as wanted."""
+    ) -> tuple[Tensor | None, Slope]:
+        """The derivatives with respect to x and to the power of the weight, as far as wanted.
+
+        The second one may have been raised.
+        """
         windows = None if torch.is_grad_enabled() else self.windows(x, weight)
         if windows is None:
             to_x, to_power, _ = torch.ops.aten.convolution_backward(
                 gradient, x, self.raised(weight), None, *self.options, (*wanted, False)
             )
-            return to_x, (to_power,) if wanted[1] else ()
+            return to_x, self.slope((to_power,)) if wanted[1] else Slope(())
         products = Products.of(windows, x, weight, self.p, self.scratch)
         if products is not None:
-            to_x, to_power = products.backward(gradient, wanted, self.room)
-            return to_x, () if to_power is None else (to_power,)
+            return products.backward(gradient, wanted, self.room, self.raising)
         flat, matrix = gradient.reshape(len(weight), -1), weight.flatten(1)
         to_columns: Tensor | None = None
         for some in rows(matrix, self.scratch.dtype, PRODUCT) if wanted[0] else ():
@@ -237,9 +248,10 @@ class Convolution(Linear):
             to_columns = torch.mm(*pair) if to_columns is None else to_columns.addmm_(*pair)
         to_x = None if to_columns is None else windows.image(to_columns)
         if not wanted[1]:
-            return to_x, ()
+            return to_x, Slope(())
         out = None if self.room is None else self.room.view(matrix.shape)
-        return to_x, (torch.mm(flat, windows.columns(x).T, out=out).view(weight.shape),)
+        to_power = torch.mm(flat, windows.columns(x).T, out=out).view(weight.shape)
+        return to_x, self.slope((to_power,))
 
     def windows(self, x: Tensor, weight: Tensor) -> Windows | None:
         """The windows of a convolution in the plane, where writing them down pays; or ``None``."""
@@ -267,10 +279,11 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         (x, weight), layer = ctx.saved_tensors, ctx.layer
         wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or layer.sink is not None
-        to_x, factors = layer.backward(gradient, x, weight, wanted)
+        to_x, slope = layer.backward(gradient, x, weight, wanted)
         if layer.sink is not None:
-            layer.sink(tuple(factor.detach() for factor in factors))
-        to_weight = layer.to_weight(factors, weight) if ctx.needs_input_grad[1] else None
+            factors = tuple(factor.detach() for factor in slope.factors)
+            layer.sink(replace(slope, factors=factors))
+        to_weight = layer.to_weight(slope.factors, weight) if ctx.needs_input_grad[1] else None
         return to_x, to_weight, None, None
 
 

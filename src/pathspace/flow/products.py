@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pathspace import native
 from pathspace.flow.powers import Scratch
+from pathspace.flow.raising import Raising, Slope
 from pathspace.flow.unfolding import Windows
 
 WINDOWS = 2**18  # scalars of all windows; more do not stay in a common second-level cache
@@ -28,6 +29,8 @@ class _Fields(ctypes.Structure):
         ("power", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("image", "gradient", "result", "to_image")),
         *((name, ctypes.c_void_p) for name in ("to_power", "room")),
+        *((name, ctypes.c_double) for name in ("exponent", "scale", "total", "largest")),
+        ("powers", ctypes.c_void_p),
     )
 
 
@@ -73,21 +76,32 @@ class Products:
         return result
 
     def backward(
-        self, gradient: Tensor, wanted: tuple[bool, bool], room: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+        self,
+        gradient: Tensor,
+        wanted: tuple[bool, bool],
+        room: Tensor | None = None,
+        raising: Raising | None = None,
+    ) -> tuple[Tensor | None, Slope]:
         """The derivatives with respect to x and to the power of the weight, as far as wanted.
 
         Args:
             gradient: with respect to the result.
             wanted: which of them.
             room: memory for the second one, in the shape of the weight.
+            raising: what power of the second one is wanted.
         """
         to_x = torch.empty_like(self.x) if wanted[0] else None
         to_power = None
         if wanted[1]:
             to_power = torch.empty_like(self.weight) if room is None else room
+        if raising is not None:
+            self.fields.exponent, self.fields.scale = raising.power, raising.scale
         self._run(gradient=gradient.contiguous(), to_image=to_x, to_power=to_power)
-        return to_x, to_power
+        if to_power is None:
+            return to_x, Slope(())
+        if raising is None:
+            return to_x, Slope((to_power,))
+        return to_x, raising.done(to_power, self.fields.total, self.fields.largest)
 
     def _run(self, **tensors: Tensor | None) -> None:
         for name in ("gradient", "result", "to_image", "to_power"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ class Program:
         outputs: where the outputs come from; an input that is returned as it is is one.
         waist: the place of a linear map that all paths go through, such that its weight is much
             larger than all behind it, and worth being read once instead of twice.
+        repeated: the names of parameters and buffers that are read in several places.
     """
 
     nodes: tuple[Node, ...]
@@ -32,6 +34,7 @@ class Program:
     inputs: list[InputSpec]
     outputs: list[Ref | StateRef]
     waist: int | None
+    repeated: frozenset[str]
 
     @classmethod
     def of(cls, network: Network) -> Program:
@@ -54,7 +57,14 @@ class Program:
         )
         ends = [leaf for leaf in leaves(network.outputs) if _is_end(leaf)]
         waist = _waist(network, reads, outputs) if len(ends) == len(outputs) else None
-        return cls(tuple(network.program), tuple(unused), _specs(network), ends, waist)
+        names = Counter(
+            leaf.name
+            for node in network.program
+            for leaf in leaves((node.args, node.kwargs))
+            if isinstance(leaf, StateRef)
+        )
+        repeated = frozenset(name for name, count in names.items() if count > 1)
+        return cls(tuple(network.program), tuple(unused), _specs(network), ends, waist, repeated)
 
 
 def _waist(network: Network, reads: list[list[Ref]], outputs: list[Ref]) -> int | None:

@@ -15,43 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace import native
-from pathspace.flow.layers import Ahead, Factors, Linear
+from pathspace.flow.layers import Ahead, Linear
 from pathspace.flow.program import Program
+from pathspace.flow.raising import Raising, Slope
 from pathspace.flow.running import evaluate
 from pathspace.flow.sums import Parts, Sums, folded
 from pathspace.flow.values import Flow, exp
 from pathspace.network import Network, Ref, StateRef
-
-
-@dataclass(frozen=True)
-class Slope:
-    """The slopes of one weight tensor: ``exp(log)`` times the product of the factors.
-
-    Attributes:
-        factors: tensors that broadcast against the weight: a column and a row for a linear map of
-            one sample, one tensor of the weight's shape otherwise.
-        log: the logarithm of a factor that all weights have in common, so that nothing overflows.
-        power: what power of the slopes these are.
-        largest: the largest entry of a single factor, if it is known by the way.
-    """
-
-    factors: tuple[Tensor, ...]
-    log: float = 0.0
-    power: float = 1.0
-    largest: float | None = None
-
-    def raised(self, power: float) -> Slope:
-        """Raise slopes to a power: 0 where that is infinite."""
-        if self.power == power:
-            return self
-        first, *others = (f.pow(power).nan_to_num_(posinf=0.0) for f in self.factors)
-        return Slope((first.mul_(exp(power * self.log)), *others), 0.0, power)
-
-    def dense(self) -> Tensor:
-        """The slopes as one tensor; infinite where they leave the range of its dtype."""
-        common = torch.tensor(self.log, dtype=torch.float64).exp().to(self.factors[0])
-        return common * math.prod(self.factors[1:], start=self.factors[0])
 
 
 def path_slopes(
@@ -122,8 +92,8 @@ def path_slopes(
     slopes = dict(found.slopes)
     for fold in found.folds:
         if fold.bias is not None:
-            uses = [slope.factors for slope in (slopes.get(fold.bias), fold.slope) if slope]
-            slopes[fold.bias] = Slope(_summed(uses), fold.slope.log)
+            uses = [slope for slope in (slopes.get(fold.bias), fold.slope) if slope]
+            slopes[fold.bias] = _summed(uses, fold.slope.log)
     return {name: slope.raised(power) for name, slope in slopes.items()}
 
 
@@ -186,15 +156,17 @@ class _Forward(Sums):
     ) -> None:
         super().__init__(network, *args)
         self.rooms = dict(rooms)  # of weights that have not been used yet
-        self.wanted = wanted  # power of the slopes
+        self.raising = Raising(wanted)
+        self.repeated: frozenset[str] = frozenset()
         self.parameters = network.parameters().keys()
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
         self.folds: list[tuple[Tensor, Fold]] = []  # powers of folded biases
-        self.found: dict[str, list[Factors]] = {}
+        self.found: dict[str, list[Slope]] = {}
         self.ahead: Ahead | None = None  # for the next layer
 
     def run(self, program: Program) -> list[Flow]:
+        self.repeated = program.repeated
         if program.waist is None:
             return super().run(program)
         self.inputs = program.inputs
@@ -226,7 +198,10 @@ class _Forward(Sums):
         values, room = self.weights[weight.name], self.rooms.pop(weight.name, None)
         if room is not None and not _fits(room, values, self.dtype):
             room = None
-        return kind(self.power, self.scratch, sink, ahead, room, *options)(x, values, self.token)
+        # What several uses add up to is raised in the end.
+        is_raised = self.raising.power != 1 and weight.name not in self.repeated
+        how = sink, ahead, room, self.raising if is_raised else None
+        return kind(self.power, self.scratch, *how, *options)(x, values, self.token)
 
     def raised(self, tensor: Tensor, name: str | None = None) -> Tensor:
         result = super().raised(tensor)
@@ -254,32 +229,24 @@ class _Forward(Sums):
         log_total = float(total.detach().double().log()) + log
         if not total.requires_grad:
             return PowerSlopes({}, [], log_total)
+        self.raising.scale = exp(self.raising.power * log)
         named, shifts = ([leaf for _, leaf in self.leaves], [leaf for leaf, _ in self.folds])
         tensors = [self.token, *named, *shifts]
         gradients: Sequence[Tensor | None] = torch.autograd.grad(total, tensors, allow_unused=True)
         for (name, _), gradient in zip(self.leaves, gradients[1 : 1 + len(named)], strict=True):
             if gradient is not None:
-                self.found[name].append((gradient,))
-        slopes = {n: Slope(_summed(uses), log) for n, uses in self.found.items() if uses}
+                self.found[name].append(Slope((gradient,)))
+        slopes = {name: _summed(uses, log) for name, uses in self.found.items() if uses}
         folds = [
             replace(fold, slope=Slope((gradient,), log))
             for (_, fold), gradient in zip(self.folds, gradients[1 + len(named) :], strict=True)
             if gradient is not None
         ]
-        sums = [factor.sum() for fold in folds for factor in fold.slope.factors]
-        # What layers hand over is theirs alone; the terms of a sum have one gradient in common.
-        shared, totals = {name for name, _ in self.leaves}, [0.0]
-        for name, slope in slopes.items():
-            first, *others = slope.factors
-            if self.wanted == 1 or others or name in shared or not native.fits(first):
-                sums += [factor.sum() for factor in slope.factors]
-                continue
-            scale = exp(self.wanted * log)
-            before, largest = native.raise_(first, self.wanted, scale)
-            slopes[name] = Slope((first,), 0.0, self.wanted, largest)
-            totals.append(before)
+        found = [*slopes.values(), *(fold.slope for fold in folds)]
+        known = [slope.total for slope in found if slope.total is not None]
+        sums = [factor.sum() for slope in found if slope.total is None for factor in slope.factors]
         finite = not sums or bool(torch.stack(sums).isfinite().all())
-        finite = finite and math.isfinite(sum(totals))
+        finite = finite and math.isfinite(sum(known))
         return PowerSlopes(slopes, folds, log_total) if finite else None
 
 
@@ -289,12 +256,12 @@ def _total(flows: list[Flow]) -> tuple[Tensor, float]:
     return torch.stack([flow.at(log).sum() for flow in flows]).sum(), log
 
 
-def _summed(uses: list[Factors]) -> Factors:
-    """The factors of one use, or the sum over several uses as one tensor."""
+def _summed(uses: list[Slope], log: float) -> Slope:
+    """The slope of one use, or the sum over several uses as one tensor."""
     if len(uses) == 1:
-        return uses[0]
-    products = [math.prod(factors[1:], start=factors[0]) for factors in uses]
-    return (sum(products[1:], start=products[0]),)
+        return uses[0] if uses[0].power != 1 else replace(uses[0], log=log)
+    products = [math.prod(use.factors[1:], start=use.factors[0]) for use in uses]
+    return Slope((sum(products[1:], start=products[0]),), log)
 
 
 def _fits(room: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace.flow.slopes import Slope, path_slopes
+from pathspace.flow.raising import Slope
+from pathspace.flow.slopes import path_slopes
 from pathspace.network import Network, StateRef
 from pathspace.optim.heldnorms import HeldNorms
 from pathspace.optim.lists import Group
