@@ -232,22 +232,32 @@ class Job:
         self._kept = given
 
 
-def sums(jobs: Sequence[Job]) -> float:
-    """Write the sums of matrices of one dtype in one pass; returns the sum of all f.
+class Sums:
+    """A pass that writes the sums of matrices of one dtype; it may be made again and again.
 
-    What is only added to does not count.
+    Args:
+        jobs: one for each matrix, at least one.
     """
-    if not jobs:
-        return 0.0
-    weights, total = [job.weight for job in jobs], ctypes.c_double()
-    fields = (SumsFields * len(jobs))(*(job.fields for job in jobs))
-    call = function("sums", weights[0].dtype)
-    most = min(threads(weights), torch.get_num_threads())
-    if call(fields, len(jobs), most, ctypes.byref(total)):
-        raise MemoryError(NO_MEMORY)
-    if written := [job.added for job in jobs if job.added is not None]:
-        torch.autograd.graph.increment_version(written)
-    return total.value
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        weights = [job.weight for job in jobs]
+        self._jobs, self._written = jobs, [job.added for job in jobs if job.added is not None]
+        self._fields = (SumsFields * len(jobs))(*(job.fields for job in jobs))
+        self._call, self._threads = function("sums", weights[0].dtype), threads(weights)
+
+    def run(self) -> float:
+        """Write them; returns the sum of all f. What is only added to does not count."""
+        total, most = ctypes.c_double(), min(self._threads, torch.get_num_threads())
+        if self._call(self._fields, len(self._fields), most, ctypes.byref(total)):
+            raise MemoryError(NO_MEMORY)
+        if self._written:
+            torch.autograd.graph.increment_version(self._written)
+        return total.value
+
+
+def sums(jobs: Sequence[Job]) -> float:
+    """Make a pass once (:class:`Sums`)."""
+    return Sums(jobs).run() if jobs else 0.0
 
 
 def raise_(values: Tensor, exponent: float, scale: float) -> tuple[float, float]:

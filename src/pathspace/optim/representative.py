@@ -15,8 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pathspace import native
 from pathspace.network import Edge
+from pathspace.optim.rowsums import EnteringSums
 from pathspace.weightgraph import sum_to
 
 _TINY = 1e-30  # smaller sums of squares are looked at in float64
@@ -159,6 +159,11 @@ class _Stage:
         return torch.cat([_flat(edge.target_scale) for edge in self.edges])
 
     @cached_property
+    def sums(self) -> EnteringSums:
+        """What sums the squares of the edges' weights."""
+        return EnteringSums(self.edges)
+
+    @cached_property
     def settled(self) -> Tensor:
         """All scales that are found."""
         return torch.cat([self.scales, self.targets]) if self.edges else self.scales
@@ -198,45 +203,13 @@ def _entering(stage: _Stage, weights: Mapping[str, Tensor], logs: Tensor, known:
 
     In the dtype of the weights first, which is faster, and in float64 where that is too narrow.
     """
-    edges, sources = stage.edges, stage.sources
+    sources = stage.sources
     factors = logs.index_select(0, sources).mul_(-2).exp_().mul_(known.index_select(0, sources))
-    parts = factors.split([edge.source_scale.numel() for edge in edges])
-    scales = [p.view(e.source_scale.shape) for p, e in zip(parts, edges, strict=True)]
-    given = [weights[edge.parameter].detach().cpu() for edge in edges]
-    found = _weighted(edges, given, scales)
-    flat = torch.cat([sums.reshape(-1).double() for sums in found])
-    if not bool(((flat > _TINY) & flat.isfinite()).all()):
-        found = _weighted(edges, [weight.double() for weight in given], scales)
-        flat = torch.cat([sums.reshape(-1) for sums in found])
-    return flat
-
-
-def _weighted(
-    edges: Sequence[Edge], weights: Sequence[Tensor], scales: Sequence[Tensor]
-) -> list[Tensor]:
-    """Sums of squares times scales over what enters the same target, for each edge."""
-    result: list[Tensor] = []
-    jobs: dict[torch.dtype, list[native.Job]] = {}
-    for edge, weight, scale in zip(edges, weights, scales, strict=True):
-        shape = edge.target_scale.shape
-        if weight.dtype in (torch.float16, torch.bfloat16):
-            weight = weight.float()
-        is_by_row = weight.dim() and shape.numel() == len(weight) == shape[0] and len(scale) == 1
-        if is_by_row and weight.numel() and native.fits(weight):
-            row = scale.to(weight).expand(1, *weight.shape[1:]).contiguous().view(-1)
-            found, matrix = weight.new_empty(shape), weight.view(len(weight), -1)
-            job = native.Job(matrix, power=2, row=row, along=found.view(-1))
-            jobs.setdefault(weight.dtype, []).append(job)
-        else:
-            square = weight.square()
-            both = [d for d in range(weight.dim()) if shape[d] == 1 and scale.shape[d] == 1]
-            if both and weight.dim():  # a kernel, before anything is multiplied
-                square = square.sum(both, keepdim=True)
-            found = sum_to(square * scale.to(square), shape)
-        result.append(found)
-    for some in jobs.values():
-        native.sums(some)
-    return result
+    given = [weights[edge.parameter].detach().cpu() for edge in stage.edges]
+    found = stage.sums(given, factors)
+    if not bool(((found > _TINY) & found.isfinite()).all()):
+        found = EnteringSums(stage.edges)([weight.double() for weight in given], factors)
+    return found
 
 
 def _settle(logs: Tensor, known: Tensor, scales: Tensor, squares: Tensor, norm: float) -> None:
