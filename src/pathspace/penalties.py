@@ -210,11 +210,13 @@ class PathNormPenalty(Penalty):
             if gradient is not None:
                 add_slopes_(gradient, state[name], slope)
         for fold in found.folds:
-            if fold.parts:
-                gradient = torch.zeros_like(fold.value)
-                add_slopes_(gradient, fold.value, fold.slope)
-                parts = torch.autograd.grad(fold.value, list(fold.parts.values()), gradient)
-                for name, part in zip(fold.parts, parts, strict=True):
+            if fold.names:
+                with torch.enable_grad():
+                    value, parts = fold.value(state, fold.slope.factors[0].dtype)
+                gradient = torch.zeros_like(value)
+                add_slopes_(gradient, value, fold.slope)
+                found_parts = torch.autograd.grad(value, list(parts.values()), gradient)
+                for name, part in zip(parts, found_parts, strict=True):
                     add_(destination(name), part)
 
 

@@ -47,7 +47,8 @@ class Evaluator:
         self.power = 1.0 if math.isinf(p) else p
         self.results: dict[Ref, Any] = {}
         self.powers: dict[str, Flow] = {}
-        self.node = Node("", torch.relu, (), {}, "", False)
+        self.program: Program
+        self.place, self.node = 0, Node("", torch.relu, (), {}, "", False)
         self.inputs: list[InputSpec] = []
         self.largest = torch.finfo(dtype).max ** (1 / 8)
         self.scratch = Scratch(dtype)
@@ -61,8 +62,10 @@ class Evaluator:
 
     def run_on(self, program: Program, start: int, stop: int) -> list[Flow]:
         """Evaluate some operations, with the results of those before; outputs, if these are all."""
+        self.program = program
         for place in range(start, stop):
-            self.node = node = program.nodes[place]
+            self.place, self.node = place, program.nodes[place]
+            node = self.node
             rule = self.RULES.get(node.operation, "refuse")
             args, kwargs = self.arguments(node, self.lift if rule in self.WITH_RUNS else self.whole)
             result = getattr(self, rule)(*args, **kwargs)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from pathspace.flow.batchnorms import BatchNorms
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
 from pathspace.tracing import trace
 from pathspace.tracing.values import leaves, map_leaves
@@ -35,6 +37,18 @@ class Program:
     outputs: list[Ref | StateRef]
     waist: int | None
     repeated: frozenset[str]
+
+    def batch_norms(self, absorbed: Mapping[str, str]) -> BatchNorms:
+        """Its batch norms; found once.
+
+        Args:
+            absorbed: by name of a running mean, that of the bias in front of it.
+        """
+        found: BatchNorms | None = self.__dict__.get("_batch_norms")
+        if found is None:
+            found = BatchNorms(self.nodes, self.outputs, absorbed)
+            object.__setattr__(self, "_batch_norms", found)
+        return found
 
     @classmethod
     def of(cls, network: Network) -> Program:

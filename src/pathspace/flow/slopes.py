@@ -7,7 +7,7 @@ r"""Slopes of the path norm: what the paths through a weight carry without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathspace.flow.batchnorms import BatchNorm, BatchNorms, folded
 from pathspace.flow.layers import Ahead, Linear
 from pathspace.flow.program import Program
 from pathspace.flow.raising import Raising, Slope
 from pathspace.flow.running import evaluate
-from pathspace.flow.sums import Parts, Sums, folded
+from pathspace.flow.sums import Sums
 from pathspace.flow.values import Flow, exp
 from pathspace.network import Network, Ref, StateRef
+from pathspace.weightgraph import Weights
 
 
 def path_slopes(
@@ -91,9 +93,9 @@ def path_slopes(
     found = power_slopes(network, weights, p, biases=biases, dtype=dtype, rooms=rooms, power=power)
     slopes = dict(found.slopes)
     for fold in found.folds:
-        if fold.bias is not None:
-            uses = [slope for slope in (slopes.get(fold.bias), fold.slope) if slope]
-            slopes[fold.bias] = _summed(uses, fold.slope.log)
+        if name := fold.names.get("bias"):
+            uses = [slope for slope in (slopes.get(name), fold.slope) if slope]
+            slopes[name] = _summed(uses, fold.slope.log)
     return {name: slope.raised(power) for name, slope in slopes.items()}
 
 
@@ -103,15 +105,28 @@ class Fold:
 
     Attributes:
         slope: by its power.
-        value: the folded bias, computed from the parts by autograd.
-        parts: parameters by name.
-        bias: which of them is the batch norm's bias.
+        norm: the batch norm.
+        names: its weight, its bias and what it absorbs, as far as they are parameters.
     """
 
     slope: Slope
-    value: Tensor
-    parts: dict[str, Tensor]
-    bias: str | None
+    norm: BatchNorm
+    names: dict[str, str]
+
+    def value(self, state: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Tensor, Weights]:
+        """The folded bias, computed by autograd from parameters, and these by name."""
+        parts = {
+            key: None if (part := self.norm.tensor(key, state)) is None else part.detach().to(dtype)
+            for key in ("weight", "bias", "absorbed", "running_mean", "running_var")
+        }
+        mean, variance = parts.pop("running_mean"), parts.pop("running_var")
+        assert mean is not None
+        assert variance is not None
+        given = {
+            key: part.requires_grad_() for key in self.names if (part := parts[key]) is not None
+        }
+        value = folded(**parts, mean=mean, inverse=(variance + self.norm.eps).rsqrt())
+        return value, {self.names[key]: part for key, part in given.items()}
 
 
 @dataclass(frozen=True)
@@ -161,7 +176,8 @@ class _Forward(Sums):
         self.parameters = network.parameters().keys()
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
-        self.folds: list[tuple[Tensor, Fold]] = []  # powers of folded biases
+        self.norms: BatchNorms | None = None
+        self.gains = self.shifts = self.token  # powers of weights and folded biases of all of them
         self.found: dict[str, list[Slope]] = {}
         self.ahead: Ahead | None = None  # for the next layer
 
@@ -210,18 +226,14 @@ class _Forward(Sums):
             self.leaves.append((name, result.requires_grad_()))
         return result
 
-    def folded_bias(self, parts: Parts, mean: Tensor, inverse: Tensor) -> Tensor:
-        leaves = {
-            name: part.detach().requires_grad_()
-            for part, name in parts.values()
-            if part is not None and name in self.parameters
-        }
-        tensors = {key: leaves.get(name, part) for key, (part, name) in parts.items()}
-        value = folded(tensors, mean, inverse)
-        result = super().raised(value.detach()).requires_grad_()
-        bias = name if (name := parts["bias"][1]) in leaves else None
-        self.folds.append((result, Fold(Slope(()), value, leaves, bias)))
-        return result
+    def raised_gain(self, weight: Tensor, norms: BatchNorms) -> Tensor:
+        self.gains = super().raised_gain(weight, norms).detach().requires_grad_()
+        return self.gains
+
+    def raised_shift(self, bias: Tensor, norms: BatchNorms) -> Tensor:
+        self.shifts = super().raised_shift(bias, norms).detach().requires_grad_()
+        self.norms = norms
+        return self.shifts
 
     def slopes(self, flows: list[Flow]) -> PowerSlopes | None:
         """The pass back; ``None`` if not all slopes are finite."""
@@ -230,24 +242,55 @@ class _Forward(Sums):
         if not total.requires_grad:
             return PowerSlopes({}, [], log_total)
         self.raising.scale = exp(self.raising.power * log)
-        named, shifts = ([leaf for _, leaf in self.leaves], [leaf for leaf, _ in self.folds])
-        tensors = [self.token, *named, *shifts]
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(total, tensors, allow_unused=True)
-        for (name, _), gradient in zip(self.leaves, gradients[1 : 1 + len(named)], strict=True):
+        tensors = [self.token, self.gains, self.shifts, *(leaf for _, leaf in self.leaves)]
+        _, *parts = torch.autograd.grad(total, tensors, allow_unused=True)
+        both, others = parts[:2], parts[2:]
+        for (name, _), gradient in zip(self.leaves, others, strict=True):
             if gradient is not None:
                 self.found[name].append(Slope((gradient,)))
+        found = [use for uses in self.found.values() for use in uses]
+        gains, shifts = (self._by_norm(part, log, found) for part in both)
+        for norm, slope in gains:
+            if (name := norm.name("weight")) in self.parameters:
+                self.found.setdefault(name, []).append(slope)
         slopes = {name: _summed(uses, log) for name, uses in self.found.items() if uses}
+        found += [slope for name, slope in slopes.items() if len(self.found[name]) > 1]
+        keys = ("weight", "bias", "absorbed")
         folds = [
-            replace(fold, slope=Slope((gradient,), log))
-            for (_, fold), gradient in zip(self.folds, gradients[1 + len(named) :], strict=True)
-            if gradient is not None
+            Fold(slope, norm, {k: n for k in keys if (n := norm.name(k)) in self.parameters})
+            for norm, slope in shifts
         ]
-        found = [*slopes.values(), *(fold.slope for fold in folds)]
         known = [slope.total for slope in found if slope.total is not None]
         sums = [factor.sum() for slope in found if slope.total is None for factor in slope.factors]
         finite = not sums or bool(torch.stack(sums).isfinite().all())
         finite = finite and math.isfinite(sum(known))
         return PowerSlopes(slopes, folds, log_total) if finite else None
+
+    def _by_norm(
+        self, gradient: Tensor | None, log: float, found: list[Slope]
+    ) -> list[tuple[BatchNorm, Slope]]:
+        """The slopes of every batch norm that is read, given all in a row.
+
+        Args:
+            gradient: these; ``None`` if there are none.
+            log: of what they have in common.
+            found: gets them as a whole.
+        """
+        if gradient is None or self.norms is None:
+            return []
+        norms = self.norms.norms
+        row = Slope((gradient,), log)
+        names = {norm.name(key) for norm in norms for key in ("weight", "bias")}
+        if self.raising.power != 1 and not names & self.repeated:
+            row = replace(self.raising.of(row.factors), log=0.0)
+        found.append(row)
+        parts = row.factors[0].split(self.norms.sizes(self.weights))
+        log = log if row.power == 1 else 0.0
+        return [
+            (norm, Slope((part,), log, row.power))
+            for norm, part in zip(norms, parts, strict=True)
+            if norm.is_read
+        ]
 
 
 def _total(flows: list[Flow]) -> tuple[Tensor, float]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathspace.flow.batchnorms import BatchNorms, folded
 from pathspace.flow.layers import Convolution, Linear
 from pathspace.flow.pooling import Pooling, per_axis, windows
 from pathspace.flow.values import Flow, NoPathSum, capped_exp
 from pathspace.network import StateRef
-
-Parts = Mapping[str, tuple[Tensor | None, str]]  # tensors with their names, "" if they have none
 
 
 class Sums(Pooling):
@@ -30,6 +29,11 @@ class Sums(Pooling):
     LAYERS = frozenset(
         ["linear", *(f"conv{kind}{n}d" for n in (1, 2, 3) for kind in ("", "_transpose"))]
     )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.folded_norms: dict[int, tuple[Tensor, Tensor]] | None = None
+        self.standard: dict[int, tuple[Tensor, Tensor]] = {}  # mean and variance, by channels
 
     def with_bias(self, x: Flow, bias: Flow | None, axes: int) -> Flow:
         if bias is None or not self.biases or bias is self.nothing:
@@ -117,61 +121,60 @@ class Sums(Pooling):
         return Flow(rows.expand(*shape, len(rows)), weight.log, True)
 
     def batch_norm(self, x: Flow, *args: Any, **kwargs: Any) -> Flow:
-        names = ["running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"]
-        given = dict(zip(names, self.node.args[1:], strict=False)) | self.node.kwargs
-
-        ref = given.get("running_mean")
-        absorbed = self.absorbed.get(ref.name) if isinstance(ref, StateRef) else None
-        given["absorbed"] = None if absorbed is None else StateRef(absorbed)
-
-        def raw(key: str) -> Tensor | None:
-            ref = given.get(key)
-            tensor = self.weights[ref.name] if isinstance(ref, StateRef) else ref
-            return None if tensor is None else tensor.to(self.dtype)
-
-        mean, variance, weight = (raw(key) for key in names[:3])
-        if mean is None or variance is None:
+        if self.folded_norms is None:
+            self.folded_norms = self.fold_norms(self.program.batch_norms(self.absorbed))
+        if self.place not in self.folded_norms:
             raise NoPathSum(
                 f"{self.where()} is a batch norm without running statistics; it cannot be folded"
             )
-        variance = variance + given.get("eps", 1e-5)
+        return self.affine(x, *self.folded_norms[self.place])
+
+    def fold_norms(self, norms: BatchNorms) -> dict[int, tuple[Tensor, Tensor]]:
+        """Powers of gains and of folded biases of batch norms, by the place of their nodes."""
+        if not norms.norms:
+            return {}
+        sizes = norms.sizes(self.weights)
+        weight, bias, absorbed, mean, variance = (
+            norms.row(key, fill, self.weights, self.dtype)
+            for key, fill in (
+                ("weight", 1.0),
+                ("bias", 0.0),
+                ("absorbed", 0.0),
+                ("running_mean", 0.0),
+                ("running_var", 1.0),
+            )
+        )
+        assert mean is not None
+        assert variance is not None
+        variance = variance + norms.eps(self.weights, variance)
         gain = variance ** (-self.power / 2)
         if weight is not None:
-            gain = gain * self.raised(weight, _name(given["weight"]))
-        parts = {key: (raw(key), _name(given.get(key))) for key in ("weight", "bias", "absorbed")}
-        return self.affine(x, gain, self.folded_bias(parts, mean, variance.rsqrt()))
+            gain = gain * self.raised_gain(weight, norms)
+        bias = folded(weight, bias, absorbed, mean, variance.rsqrt())
+        shift = self.raised_shift(bias, norms)
+        places = [norm.place for norm in norms.norms]
+        pairs = zip(gain.split(sizes), shift.split(sizes), strict=True)
+        return dict(zip(places, pairs, strict=True))
 
-    def folded_bias(self, parts: Parts, mean: Tensor, inverse: Tensor) -> Tensor:
-        r"""The power of :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}`.
+    def raised_gain(self, weight: Tensor, norms: BatchNorms) -> Tensor:
+        """The power of the weights of all batch norms, in a row."""
+        return self.raised(weight)
 
-        Args:
-            parts: weight γ, bias β and the absorbed bias b, with their names.
-            mean: μ.
-            inverse: :math:`1/\sqrt{\sigma^2+\varepsilon}`.
-        """
-        return self.raised(folded({key: part for key, (part, _) in parts.items()}, mean, inverse))
+    def raised_shift(self, bias: Tensor, norms: BatchNorms) -> Tensor:
+        """That of the folded biases."""
+        return self.raised(bias)
 
     def affine(self, x: Flow, gain: Tensor, shift: Tensor) -> Flow:
         """Gain and shift along axis 1, in one pass over the values."""
-        zero, one = shift.new_zeros(len(shift)), shift.new_ones(len(shift))
+        if len(shift) not in self.standard:
+            self.standard[len(shift)] = shift.new_zeros(len(shift)), shift.new_ones(len(shift))
+        zero, one = self.standard[len(shift)]
         if not self.biases:
             shift = zero
         elif x.log:
             x = x.with_room_for(shift)
             shift = shift * capped_exp(-x.log)
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
-
-
-def folded(parts: Mapping[str, Tensor | None], mean: Tensor, inverse: Tensor) -> Tensor:
-    """The folded bias of a batch norm; see :meth:`Sums.folded_bias`."""
-    weight, bias, absorbed = (parts[key] for key in ("weight", "bias", "absorbed"))
-    scale = inverse if weight is None else inverse * weight
-    centre = -mean if absorbed is None else absorbed - mean
-    return centre * scale if bias is None else torch.addcmul(bias, centre, scale)
-
-
-def _name(leaf: Any) -> str:
-    return leaf.name if isinstance(leaf, StateRef) else ""
 
 
 def conv_padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
