@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
-from pathspace.flow.batchnorms import BatchNorms
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
 from pathspace.tracing import trace
 from pathspace.tracing.values import leaves, map_leaves
 
+T = TypeVar("T")
 WORTH = 2**21  # scalars: it takes about as long to read them as to find out what to do with them
 
 
@@ -29,6 +29,7 @@ class Program:
         waist: the place of a linear map that all paths go through, such that its weight is much
             larger than all behind it, and worth being read once instead of twice.
         repeated: the names of parameters and buffers that are read in several places.
+        kept: what :meth:`keep` has made.
     """
 
     nodes: tuple[Node, ...]
@@ -38,16 +39,13 @@ class Program:
     waist: int | None
     repeated: frozenset[str]
 
-    def batch_norms(self, absorbed: Mapping[str, str]) -> BatchNorms:
-        """Its batch norms; found once.
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
-        Args:
-            absorbed: by name of a running mean, that of the bias in front of it.
-        """
-        found: BatchNorms | None = self.__dict__.get("_batch_norms")
-        if found is None:
-            found = BatchNorms(self.nodes, self.outputs, absorbed)
-            object.__setattr__(self, "_batch_norms", found)
+    def keep(self, key: object, make: Callable[[], T]) -> T:
+        """What follows from the program alone: made when it is first asked for."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        found: T = self.kept[key]
         return found
 
     @classmethod

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from pathspace.flow.batchnorms import BatchNorms, folded
 from pathspace.flow.layers import Convolution, Linear
 from pathspace.flow.pooling import Pooling, per_axis, windows
+from pathspace.flow.runs import Window
 from pathspace.flow.values import Flow, NoPathSum, capped_exp
 from pathspace.network import StateRef
 
@@ -61,37 +63,27 @@ class Sums(Pooling):
         *args: Any,
         **kw: Any,
     ) -> Flow:
-        transposed = "transpose" in self.node.operation
-        given = dict(zip(_OPTIONS[transposed], args, strict=False)) | kw
         shape = weight.tensor.shape if isinstance(weight, Flow) else self.weights[weight.name].shape
-        spatial = len(shape) - 2
-        stride, dilation, more = (
-            per_axis(given.get(key, default), spatial)
-            for key, default in (("stride", 1), ("dilation", 1), ("output_padding", 0))
+        how = self.program.keep(
+            self.place, lambda: Geometry.of(self.node.operation, shape, args, kw)
         )
-        padding = given.get("padding", 0)
-        amounts = conv_padding(padding, shape[2:], dilation)
-        uneven = padding == "same"  # there may be more on one side than on the other
-        edges = (0,) * spatial if isinstance(padding, str) else per_axis(padding, spatial)
-        options = (stride, edges, dilation, transposed, more, given.get("groups", 1))
         if isinstance(weight, Flow) and weight.data:
             return self.refuse()
 
         def convolved(tensor: Tensor) -> Tensor:
-            tensor = F.pad(tensor, amounts) if uneven else tensor
+            tensor = F.pad(tensor, how.uneven) if how.uneven else tensor
             batch = tensor if tensor.dim() == len(shape) else tensor[None]
             if isinstance(weight, Flow):
-                result = torch.convolution(batch, weight.tensor, None, *options)
+                result = torch.convolution(batch, weight.tensor, None, *how.options)
             else:
-                result = self.layer(Convolution, batch, weight, options)
+                result = self.layer(Convolution, batch, weight, how.options)
             return result if batch is tensor else result[0]
 
-        if transposed:
+        if how.windows is None:
             result = x.whole().map(convolved)
         else:
-            before = tuple(amounts[-2::-2])
-            result = x.through(windows(spatial, shape[2:], stride, before, dilation), convolved)
-        return self.with_bias(result, bias, spatial)
+            result = x.through(how.windows, convolved)
+        return self.with_bias(result, bias, len(shape) - 2)
 
     def matmul(self, a: Flow, b: Flow) -> Flow:
         if a.data and b.data:
@@ -122,7 +114,11 @@ class Sums(Pooling):
 
     def batch_norm(self, x: Flow, *args: Any, **kwargs: Any) -> Flow:
         if self.folded_norms is None:
-            self.folded_norms = self.fold_norms(self.program.batch_norms(self.absorbed))
+            found = self.program.keep(
+                BatchNorms,
+                lambda: BatchNorms(self.program.nodes, self.program.outputs, self.absorbed),
+            )
+            self.folded_norms = self.fold_norms(found)
         if self.place not in self.folded_norms:
             raise NoPathSum(
                 f"{self.where()} is a batch norm without running statistics; it cannot be folded"
@@ -175,6 +171,41 @@ class Sums(Pooling):
             x = x.with_room_for(shift)
             shift = shift * capped_exp(-x.log)
         return x.map(lambda t: F.batch_norm(t, zero, one, gain, shift, False, 0.0, 0.0))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a convolution does to an image, as far as its shape and options tell.
+
+    Attributes:
+        options: as :func:`torch.convolution` takes them.
+        uneven: what is padded before that, where there may be more on one side than on the other.
+        windows: along each axis; ``None`` if it is transposed.
+    """
+
+    options: tuple[Any, ...]
+    uneven: list[int]
+    windows: list[Window] | None
+
+    @classmethod
+    def of(
+        cls, operation: str, shape: Sequence[int], args: Sequence[Any], kw: Mapping[str, Any]
+    ) -> Geometry:
+        """That of an operation with a weight of some shape, and what comes behind its bias."""
+        transposed = "transpose" in operation
+        given = {**dict(zip(_OPTIONS[transposed], args, strict=False)), **kw}
+        spatial = len(shape) - 2
+        stride, dilation, more = (
+            per_axis(given.get(key, default), spatial)
+            for key, default in (("stride", 1), ("dilation", 1), ("output_padding", 0))
+        )
+        padding = given.get("padding", 0)
+        amounts = conv_padding(padding, shape[2:], dilation)
+        edges = (0,) * spatial if isinstance(padding, str) else per_axis(padding, spatial)
+        options = (stride, edges, dilation, transposed, more, given.get("groups", 1))
+        before = tuple(amounts[-2::-2])
+        found = None if transposed else windows(spatial, shape[2:], stride, before, dilation)
+        return cls(options, amounts if padding == "same" else [], found)
 
 
 def conv_padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:

@@ -157,6 +157,9 @@ class PathSpace(DiagonalSpace):
             raise ValueError(f"p must be at least 1 and finite, not {p}")
         self.p = p
         self._rooms: dict[str, Tensor] = {}  # memory of the last slopes, for the next ones
+        self._norms = [norm for norm in network.normalizations if norm.mean and norm.variance]
+        entered = [norm.input_scale.reshape(-1) for norm in self._norms]
+        self._entered = torch.cat([torch.zeros(0, dtype=torch.long), *entered])
         self._bends = {
             leaf.name
             for node in network.program
@@ -201,7 +204,8 @@ class PathSpace(DiagonalSpace):
                 found.append(_two(parts[0]))
                 continue
             one = torch.ones(1, 1, dtype=sheet.dtype, device=sheet.device)
-            found.append((sheet.spread([math.prod(part, start=one) for part in parts]), None))
+            whole = [math.prod(part[1:], start=part[0]) if part else one for part in parts]
+            found.append((sheet.spread(whole), None))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
     def _factors(self, slope: Slope | None, leaf: Leaf) -> list[Tensor]:
@@ -215,12 +219,13 @@ class PathSpace(DiagonalSpace):
 
     def _statistics(self, weights: dict[str, Tensor], logs: Tensor) -> dict[str, Tensor]:
         """Statistics with which batch norms divide by the norm of what enters them."""
+        squares = logs.index_select(0, self._entered).mul_(-2).exp_().mul_(HE**2)
         result: dict[str, Tensor] = {}
-        for norm in self.network.normalizations:
-            if norm.mean is not None and norm.variance is not None:
-                mean = torch.zeros_like(weights[norm.mean])
-                square = HE**2 * (-2 * logs[norm.input_scale.reshape(-1)]).exp()
-                result |= {norm.mean: mean, norm.variance: square.to(mean) - norm.eps}
+        parts = squares.split([norm.input_scale.numel() for norm in self._norms])
+        for norm, part in zip(self._norms, parts, strict=True):
+            variance = weights[str(norm.variance)]
+            result[str(norm.mean)] = torch.zeros_like(variance)
+            result[str(norm.variance)] = part.to(variance) - norm.eps
         return result
 
 
