@@ -2,9 +2,10 @@
    includes this for float and for double.
 
    A kernel is a matrix with one row per channel of the result and one column per entry of a window.
-   The windows of an image are written down as a matrix (its places, padded to whole vectors, by its
-   columns). Powers are made of some entries at a time, which stay in the first-level cache, so the
-   weights are read once by each product and no power of them is ever written to memory. */
+   The windows of an image are written down as a matrix, whose columns stand in panels of as many as
+   are summed at once: what a product reads stands in a row. Powers are made of some entries at a
+   time, which stay in the first-level cache, so the weights are read once by each product and no
+   power of them is ever written to memory. */
 
 #ifndef ROWS
 
@@ -28,6 +29,7 @@
 #endif
 
 #define LANES ((int64_t)(VECTOR / sizeof(REAL)))
+#define PANEL (2 * LANES) /* columns */
 
 typedef REAL NAME(Vector) __attribute__((vector_size(VECTOR), aligned(sizeof(REAL)), may_alias));
 
@@ -47,29 +49,30 @@ typedef struct {
   NAME(Powers) * powers;  /* set while it is needed */
 } NAME(Convolution);
 
-static int64_t NAME(whole)(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+/* In panels. */
+static int64_t NAME(whole)(int64_t columns) { return (columns + PANEL - 1) / PANEL * PANEL; }
 
-/* The same for rows that are read together: an odd number of lines, or they meet in the cache. */
-static int64_t NAME(staggered)(int64_t n) {
-  const int64_t line = 64 / (int64_t)sizeof(REAL), whole = NAME(whole)(n);
-  return whole / line % 2 ? whole : whole + line;
+/* Where entry (row, column) is in panels of a matrix of so many rows. */
+static int64_t NAME(at)(int64_t row, int64_t column, int64_t rows) {
+  return (column / PANEL * rows + row) * PANEL + column % PANEL;
 }
 
 static int64_t NAME(window)(const NAME(Convolution) * job) { return job->in * job->high * job->wide; }
 static int64_t NAME(places)(const NAME(Convolution) * job) { return job->down * job->across; }
 
-/* Where a row of windows meets the image with one of its own rows is entry * dilation - padding and
-   place * stride; the places that do. Likewise for columns. */
-static int64_t NAME(offset)(const NAME(Convolution) * job, int axis, int64_t entry) {
-  return entry * job->dilation[axis] - job->padding[axis];
-}
+/* Where windows meet a channel of the image with one of their entries, for some places from `first`
+   on: in the padding, which is nowhere, or at one of its pixels. As are places that fill a panel. */
+#define NOWHERE (-1)
 
-static Range NAME(inside)(const NAME(Convolution) * job, int axis, int64_t entry) {
-  const int64_t offset = NAME(offset)(job, axis, entry), stride = job->stride[axis];
-  const int64_t size = axis ? job->width : job->height, places = axis ? job->across : job->down;
-  const int64_t first = offset < 0 ? (stride - 1 - offset) / stride : 0;
-  const int64_t last = offset < size ? (size - 1 - offset) / stride + 1 : 0;
-  return (Range){first, least(last, places)};
+static void NAME(pixels)(const NAME(Convolution) * job, int64_t y, int64_t x, int64_t first,
+                         int64_t count, int64_t *pixel) {
+  for (int64_t k = 0; k < NAME(whole)(count); k++) {
+    const int64_t down = (first + k) / job->across, across = (first + k) % job->across;
+    const int64_t row = down * job->stride[0] + y * job->dilation[0] - job->padding[0];
+    const int64_t column = across * job->stride[1] + x * job->dilation[1] - job->padding[1];
+    const int is_inside = 0 <= row && row < job->height && 0 <= column && column < job->width;
+    pixel[k] = k < count && is_inside ? row * job->width + column : NOWHERE;
+  }
 }
 
 /* Lines of memory that are wanted soon: the first ones of some groups of GROUP that are `along` apart,
@@ -81,9 +84,9 @@ typedef struct {
 
 #define LINE ((int64_t)(64 / sizeof(REAL)))
 
-/* c (+)= a b for some rows and one or two vectors of columns; entry (i, k) of a is at
-   a[i * row + k * step], rows of b are as far apart as `apart` says. Only `columns` of c are there.
-   One line that is wanted soon is fetched in every second step. */
+/* c (+)= a b for some rows and one or two vectors of the columns of a panel b; entry (i, k) of a is
+   at a[i * row + k * step]. Only `columns` of c are there. One line that is wanted soon is fetched in
+   every second step. */
 #define STEP(R, V)                                                                     \
   {                                                                                    \
     const NAME(Vector) *from = (const NAME(Vector) *)b;                                \
@@ -92,13 +95,12 @@ typedef struct {
       _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) sums[i][v] += factor * from[v]; \
     }                                                                                  \
     a += step;                                                                         \
-    b += apart;                                                                        \
+    b += PANEL;                                                                        \
   }
 #define PRODUCT(R, V)                                                                             \
   static void NAME(JOIN(product_##R, _##V))(const REAL *a, int64_t row, int64_t step,             \
-                                            const REAL *b, int64_t apart, int64_t count, REAL *c, \
-                                            int64_t stride, int64_t columns, int is_added,        \
-                                            NAME(Soon) soon) {                                    \
+                                            const REAL *b, int64_t count, REAL *c, int64_t stride, \
+                                            int64_t columns, int is_added, NAME(Soon) soon) {     \
     NAME(Vector) sums[R][V];                                                                      \
     _Pragma("GCC unroll 16") for (int i = 0; i < R; i++)                                          \
       _Pragma("GCC unroll 2") for (int v = 0; v < V; v++) sums[i][v] = (NAME(Vector)){0};         \
@@ -140,30 +142,32 @@ PRODUCTS(6)
 PRODUCTS(4)
 PRODUCTS(1)
 
-/* The same for any number of columns, and at most ROWS rows. What is wanted soon are the columns of
-   c that come next, if nothing else is. */
+/* The same for any number of columns, in panels that are as far apart as `apart` says, and at most
+   ROWS rows. What is wanted soon are the columns of c that come next, if nothing else is. */
 static void NAME(product)(const REAL *a, int64_t row, int64_t step, const REAL *b, int64_t apart,
                           int64_t count, REAL *c, int64_t stride, int64_t rows, int64_t columns,
                           int is_added, NAME(Soon) soon) {
   const NAME(Soon) given = soon;
   for (int64_t i = 0, n; i < rows; i += n) {
     n = rows - i == ROWS ? ROWS : rows - i >= 4 ? 4 : 1;
-    for (int64_t j = 0, m; j < columns; j += m) {
-      const int pair = columns - j > LANES;
-      m = least(columns - j, pair ? 2 * LANES : LANES);
+    for (int64_t j = 0; j < columns; j += PANEL) {
+      const int64_t m = least(columns - j, PANEL);
+      const REAL *panel = b + j / PANEL * apart;
       if (!given.start) soon = (NAME(Soon)){c + i * stride + j + m, stride, 0};
-#define CALL(f) \
-  f(a + i * row, row, step, b + j, apart, count, c + i * stride + j, stride, m, is_added, soon)
-      if (n == ROWS && pair) CALL(MOST(2));
+#define CALL(f) f(a + i * row, row, step, panel, count, c + i * stride + j, stride, m, is_added, soon)
+      if (n == ROWS && m > LANES) CALL(MOST(2));
       else if (n == ROWS) CALL(MOST(1));
-      else if (n == 4 && pair) CALL(NAME(product_4_2));
+      else if (n == 4 && m > LANES) CALL(NAME(product_4_2));
       else if (n == 4) CALL(NAME(product_4_1));
-      else if (pair) CALL(NAME(product_1_2));
+      else if (m > LANES) CALL(NAME(product_1_2));
       else CALL(NAME(product_1_1));
 #undef CALL
     }
   }
 }
+
+/* How many of some rows are next: four where ROWS would leave two. */
+static int64_t NAME(next)(int64_t rows) { return rows == ROWS + 2 && rows == 8 ? 4 : least(ROWS, rows); }
 
 /* |w|^power of some rows and columns. */
 static void NAME(powers)(const NAME(Convolution) * job, int64_t i, int64_t rows, int64_t j,
@@ -181,117 +185,105 @@ static void NAME(powers)(const NAME(Convolution) * job, int64_t i, int64_t rows,
   }
 }
 
-/* The windows as columns, for some channels: (in * high * wide, places). */
-static void NAME(unfold)(const NAME(Convolution) * job, Range channels, REAL *to) {
-  const int64_t length = NAME(whole)(NAME(places)(job)), stride = job->stride[1];
-  for (int64_t y = 0; y < job->high; y++)
-    for (int64_t x = 0; x < job->wide; x++) {
-      const Range rows = NAME(inside)(job, 0, y), columns = NAME(inside)(job, 1, x);
-      const int64_t down = NAME(offset)(job, 0, y), right = NAME(offset)(job, 1, x);
-      for (int64_t c = channels.first; c < channels.last; c++) {
-        REAL *restrict start = to + ((c * job->high + y) * job->wide + x) * length;
-        memset(start, 0, (size_t)length * sizeof(REAL));
-        for (int64_t i = rows.first; i < rows.last; i++) {
-          const int64_t row = c * job->height + i * job->stride[0] + down;
-          const REAL *restrict from = job->image + row * job->width + right;
-          for (int64_t j = columns.first; j < columns.last; j++)
-            start[i * job->across + j] = from[j * stride];
+/* Do something at every entry (y, x) of a window for some places at a time, as `pixels` has them. */
+#define AT_PIXELS(job)                                                           \
+  const int64_t places = NAME(places)(job), size = job->height * job->width;     \
+  int64_t pixel[CHUNK];                                                          \
+  for (int64_t y = 0; y < job->high; y++)                                        \
+    for (int64_t x = 0; x < job->wide; x++)                                      \
+      for (int64_t first = 0, n; first < places; first += n)                     \
+        if (n = least(CHUNK, places - first), NAME(pixels)(job, y, x, first, n, pixel), 1)
+#define ENTRY(job, c) (((c) * (job)->high + y) * (job)->wide + x)
+
+/* The windows of some channels, in panels of the places, or of the entries of a window. */
+static void NAME(unfold)(const NAME(Convolution) * job, Range channels, int by_entry, REAL *to) {
+  const int64_t all = NAME(window)(job);
+  AT_PIXELS(job)
+    for (int64_t c = channels.first; c < channels.last; c++) {
+      const REAL *restrict image = job->image + c * size;
+#define PIXEL(k) (pixel[k] == NOWHERE ? 0 : image[pixel[k]])
+      if (by_entry) {
+        REAL *restrict start = to + NAME(at)(first, ENTRY(job, c), places);
+        for (int64_t k = 0; k < n; k++) start[k * PANEL] = PIXEL(k);
+      } else
+        for (int64_t k = 0; k < n; k += PANEL) {
+          REAL *restrict start = to + NAME(at)(ENTRY(job, c), first + k, all);
+          for (int64_t i = 0; i < PANEL; i++) start[i] = PIXEL(k + i);
         }
-      }
+#undef PIXEL
     }
+  for (int64_t n = all; by_entry && channels.last == job->in && n % PANEL; n++)
+    for (int64_t k = 0; k < places; k++) to[NAME(at)(k, n, places)] = 0;
 }
 
-/* The transpose of that. */
+/* The transpose of that: sums of numbers that stand in rows, one for every entry. */
 static void NAME(fold)(const NAME(Convolution) * job, Range channels, const REAL *from) {
-  const int64_t length = NAME(whole)(NAME(places)(job)), size = job->height * job->width;
-  const int64_t stride = job->stride[1];
-  memset(job->to_image + channels.first * size, 0,
-         (size_t)((channels.last - channels.first) * size) * sizeof(REAL));
-  for (int64_t y = 0; y < job->high; y++)
-    for (int64_t x = 0; x < job->wide; x++) {
-      const Range rows = NAME(inside)(job, 0, y), columns = NAME(inside)(job, 1, x);
-      const int64_t down = NAME(offset)(job, 0, y), right = NAME(offset)(job, 1, x);
-      for (int64_t c = channels.first; c < channels.last; c++) {
-        const REAL *restrict start = from + ((c * job->high + y) * job->wide + x) * length;
-        for (int64_t i = rows.first; i < rows.last; i++) {
-          const int64_t row = c * job->height + i * job->stride[0] + down;
-          REAL *restrict to = job->to_image + row * job->width + right;
-          for (int64_t j = columns.first; j < columns.last; j++)
-            to[j * stride] += start[i * job->across + j];
-        }
-      }
+  const int64_t length = NAME(whole)(NAME(places)(job));
+  memset(job->to_image + channels.first * job->height * job->width, 0,
+         (size_t)((channels.last - channels.first) * job->height * job->width) * sizeof(REAL));
+  AT_PIXELS(job)
+    for (int64_t c = channels.first; c < channels.last; c++) {
+      const REAL *restrict start = from + ENTRY(job, c) * length + first;
+      REAL *restrict image = job->to_image + c * size;
+      for (int64_t k = 0; k < n; k++)
+        if (pixel[k] != NOWHERE) image[pixel[k]] += start[k];
     }
-}
-
-/* The windows as rows, for some channels: (places, in * high * wide). */
-static void NAME(list)(const NAME(Convolution) * job, Range channels, REAL *columns, REAL *to) {
-  const int64_t length = NAME(staggered)(NAME(window)(job)), places = NAME(places)(job);
-  const int64_t entries = job->high * job->wide, apart = NAME(whole)(places);
-  for (int64_t c = channels.first; c < channels.last; c++) {
-    NAME(unfold)(job, (Range){c, c + 1}, columns);
-    const REAL *restrict from = columns + c * entries * apart;
-    REAL *restrict start = to + c * entries;
-    for (int64_t k = 0; k < places; k++)
-      for (int64_t n = 0; n < entries; n++) start[k * length + n] = from[n * apart + k];
-  }
-  for (int64_t k = 0; channels.last == job->in && k < places; k++)
-    memset(to + k * length + NAME(window)(job), 0,
-           (size_t)(length - NAME(window)(job)) * sizeof(REAL));
 }
 
 /* First what others read, then the products. */
 static void NAME(unfold_share)(void *task, int number, int count) {
   const NAME(Convolution) *job = task;
-  NAME(unfold)(job, share(job->in, number, count), job->room);
+  NAME(unfold)(job, share(job->in, number, count), 0, job->room);
 }
 
 static void NAME(convolve_share)(void *task, int number, int count) {
   const NAME(Convolution) *job = task;
-  const int64_t all = NAME(window)(job), places = NAME(places)(job), length = NAME(whole)(places);
+  const int64_t all = NAME(window)(job), places = NAME(places)(job);
   const Range rows = share(job->out, number, count);
   REAL some[ROWS * DEEP];
   for (int64_t j = 0; j < all; j += DEEP) {
     const int64_t m = least(DEEP, all - j);
-    for (int64_t i = rows.first; i < rows.last; i += ROWS) {
-      const int64_t n = least(ROWS, rows.last - i);
+    for (int64_t i = rows.first, n; i < rows.last; i += n) {
+      n = NAME(next)(rows.last - i);
       const NAME(Soon) soon = {job->weight + (i + n) * all + j, LINE, all};
       NAME(powers)(job, i, n, j, m, some);
-      NAME(product)(some, m, 1, job->room + j * length, length, m, job->result + i * places, places,
-                    n, places, j > 0, soon);
+      NAME(product)(some, m, 1, job->room + j * PANEL, all * PANEL, m, job->result + i * places,
+                    places, n, places, j > 0, soon);
     }
   }
 }
 
 /* The same on the way back: behind the derivative by the windows come gradients and windows. */
-static REAL *NAME(padded)(const NAME(Convolution) * job) {
+static REAL *NAME(gradients)(const NAME(Convolution) * job) {
   return job->room + NAME(window)(job) * NAME(whole)(NAME(places)(job));
 }
-static REAL *NAME(listed)(const NAME(Convolution) * job) {
-  return NAME(padded)(job) + job->out * NAME(whole)(NAME(places)(job));
+static REAL *NAME(windows)(const NAME(Convolution) * job) {
+  return NAME(gradients)(job) + job->out * NAME(whole)(NAME(places)(job));
 }
 
 static void NAME(list_share)(void *task, int number, int count) {
   const NAME(Convolution) *job = task;
-  const int64_t places = NAME(places)(job), length = NAME(whole)(places);
+  const int64_t places = NAME(places)(job);
   const Range rows = share(job->out, number, count);
-  for (int64_t i = rows.first; i < rows.last; i++) {
-    REAL *to = NAME(padded)(job) + i * length;
-    memcpy(to, job->gradient + i * places, (size_t)places * sizeof(REAL));
-    memset(to + places, 0, (size_t)(length - places) * sizeof(REAL));
-  }
-  if (job->to_power) NAME(list)(job, share(job->in, number, count), job->room, NAME(listed)(job));
+  for (int64_t i = rows.first; job->to_image && i < rows.last; i++)
+    for (int64_t k = 0; k < places; k += PANEL) {
+      const int64_t n = least(PANEL, places - k);
+      REAL *to = NAME(gradients)(job) + NAME(at)(i, k, job->out);
+      memcpy(to, job->gradient + i * places + k, (size_t)n * sizeof(REAL));
+      memset(to + n, 0, (size_t)(PANEL - n) * sizeof(REAL));
+    }
+  if (job->to_power) NAME(unfold)(job, share(job->in, number, count), 1, NAME(windows)(job));
 }
 
 static void NAME(back_share)(void *task, int number, int count) {
   const NAME(Convolution) *job = task;
   const int64_t all = NAME(window)(job), places = NAME(places)(job), length = NAME(whole)(places);
-  const REAL *gradient = NAME(padded)(job);
   if (job->to_power) {
     const Range rows = share(job->out, number, count);
-    for (int64_t i = rows.first; i < rows.last; i += ROWS) {
-      const int64_t n = least(ROWS, rows.last - i);
+    for (int64_t i = rows.first, n; i < rows.last; i += n) {
+      n = NAME(next)(rows.last - i);
       REAL *found = job->to_power + i * all;
-      NAME(product)(gradient + i * length, length, 1, NAME(listed)(job), NAME(staggered)(all), places,
+      NAME(product)(job->gradient + i * places, places, 1, NAME(windows)(job), places * PANEL, places,
                     found, all, n, all, 0, (NAME(Soon)){0});
       for (int64_t k = 0; job->exponent && k < n * all; k += CHUNK) /* while it is in the cache */
         NAME(raise_run)(job->powers, number, found + k, least(CHUNK, n * all - k));
@@ -310,7 +302,7 @@ static void NAME(back_share)(void *task, int number, int count) {
           const int64_t call = k / ROWS; /* fetches a line of every row in the upper or lower half */
           const REAL *next = job->weight + (i + call % 2 * (n / 2)) * all + j + m + call / 2 * LINE;
           const NAME(Soon) soon = {next, all, GROUP * all};
-          NAME(product)(some + k, 1, m, gradient + i * length, length, n,
+          NAME(product)(some + k, 1, m, NAME(gradients)(job) + i * PANEL, job->out * PANEL, n,
                         job->room + (j + k) * length, length, least(ROWS, m - k), length, i > 0, soon);
         }
       }
@@ -324,7 +316,7 @@ int64_t NAME(convolution_room)(const NAME(Convolution) * job) {
   const int64_t all = NAME(window)(job), places = NAME(places)(job);
   const int64_t windows = all * NAME(whole)(places);
   if (job->result) return windows;
-  return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(staggered)(all) : 0);
+  return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(whole)(all) : 0);
 }
 
 void NAME(convolution)(NAME(Convolution) * job, int threads) {
@@ -342,6 +334,10 @@ void NAME(convolution)(NAME(Convolution) * job, int threads) {
 }
 
 #undef LANES
+#undef PANEL
+#undef NOWHERE
+#undef AT_PIXELS
+#undef ENTRY
 #undef LINE
 #undef PRODUCT
 #undef STEP
