@@ -241,11 +241,11 @@ static void NAME(convolve_share)(void *task, int number, int count) {
   const int64_t all = NAME(window)(job), places = NAME(places)(job);
   const Range rows = share(job->out, number, count);
   REAL some[ROWS * DEEP];
-  for (int64_t j = 0; j < all; j += DEEP) {
-    const int64_t m = least(DEEP, all - j);
-    for (int64_t i = rows.first, n; i < rows.last; i += n) {
-      n = NAME(next)(rows.last - i);
-      const NAME(Soon) soon = {job->weight + (i + n) * all + j, LINE, all};
+  for (int64_t i = rows.first, n; i < rows.last; i += n) {
+    n = NAME(next)(rows.last - i);
+    for (int64_t j = 0; j < all; j += DEEP) {
+      const int64_t m = least(DEEP, all - j), next = j + m < all ? i * all + j + m : (i + n) * all;
+      const NAME(Soon) soon = {job->weight + next, LINE, all};
       NAME(powers)(job, i, n, j, m, some);
       NAME(product)(some, m, 1, job->room + j * PANEL, all * PANEL, m, job->result + i * places,
                     places, n, places, j > 0, soon);
