@@ -7,7 +7,7 @@ r"""Slopes of the path norm: what the paths through a weight carry without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -152,13 +152,16 @@ def power_slopes(
     if not 1 <= p < math.inf:
         raise ValueError(f"p must be finite and at least 1, not {p}")
     given = network.state() if weights is None else weights
-    state = {name: tensor.detach() for name, tensor in given.items()}
+    state = {n: tensor.detach() if tensor.requires_grad else tensor for n, tensor in given.items()}
+    names = network.parameters().keys()
     if dtype is None:
-        dtype = _common_dtype(state[name] for name in network.parameters() if name in state)
+        dtype = _common_dtype(state[name] for name in names if name in state)
     with torch.enable_grad():
         return evaluate(
             network,
-            lambda careful: _Forward(network, rooms, power, state, p, biases, dtype, careful),
+            lambda careful: _Forward(
+                network, names, rooms, power, state, p, biases, dtype, careful
+            ),
             _Forward.slopes,
         )
 
@@ -167,13 +170,18 @@ class _Forward(Sums):
     """The pass forward; it remembers where the derivatives by powers of parameters are to go."""
 
     def __init__(
-        self, network: Network, rooms: Mapping[str, Tensor], wanted: float, *args: Any
+        self,
+        network: Network,
+        parameters: Collection[str],
+        rooms: Mapping[str, Tensor],
+        wanted: float,
+        *args: Any,
     ) -> None:
         super().__init__(network, *args)
         self.rooms = dict(rooms)  # of weights that have not been used yet
         self.raising = Raising(wanted)
         self.repeated: frozenset[str] = frozenset()
-        self.parameters = network.parameters().keys()
+        self.parameters = parameters
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks
         self.leaves: list[tuple[str, Tensor]] = []  # powers that are tensors of their own
         self.norms: BatchNorms | None = None
