@@ -14,6 +14,7 @@
 
 #define CHUNK 2048 /* columns at a time: some vectors of so many stay in the first-level cache */
 #define AHEAD 8    /* rows: how long it takes until something is in the cache */
+#define AT_ONCE 32 /* single numbers that are on their way into the cache */
 #define MOST_THREADS 256 /* of a pass that keeps a number for each */
 #define FLUSH 64   /* rows that are added up before their sum is added in double precision */
 
@@ -635,6 +636,31 @@ void NAME(turn)(NAME(Turn) * turn, int threads) {
   turn->exponentials[6 * turn->size + 1] = 0;
   on_threads(NAME(turn_share), turn, threads);
   on_threads(NAME(fill_share), turn, threads);
+}
+
+/* to[row[k]] = from[index[k]], which may be anywhere in memory: many are fetched at once. */
+typedef struct {
+  const REAL *from;
+  const int64_t *index, *row;
+  int64_t count;
+  double *to;
+} NAME(Gather);
+
+static void NAME(gather_share)(void *task, int number, int count) {
+  const NAME(Gather) *job = task;
+  const Range own = share(job->count, number, count);
+  for (int64_t k = own.first; k < least(own.first + AT_ONCE, own.last); k++)
+    __builtin_prefetch(job->from + job->index[k]);
+  for (int64_t k = own.first; k < own.last; k++) {
+    if (k + AT_ONCE < own.last) __builtin_prefetch(job->from + job->index[k + AT_ONCE]);
+    job->to[job->row[k]] = (double)job->from[job->index[k]];
+  }
+}
+
+void NAME(gather)(const REAL *from, const int64_t *index, const int64_t *row, int64_t count,
+                  double *to, int threads) {
+  NAME(Gather) job = {from, index, row, count, to};
+  on_threads(NAME(gather_share), &job, threads);
 }
 
 #include "products.c"

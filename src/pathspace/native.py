@@ -30,6 +30,7 @@ VARIABLE = "PATHSPACE_NATIVE"
 # not made into vectors.
 FLAGS = ("-O3", "-fopenmp-simd", "-fno-trapping-math", "-fno-math-errno", "-fPIC", "-shared")
 GRAIN = 2**15  # entries that are worth another thread, as in torch
+SINGLE = 2**11  # the same for entries that are scattered
 POWERS = (1, 2, 4)
 NO_MEMORY = "no memory for the sums over rows of large weights"
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -274,6 +275,13 @@ def raise_(values: Tensor, exponent: float, scale: float) -> tuple[float, float]
     return total.value, largest.value
 
 
+def gather(source: Tensor, places: Tensor, to: Tensor, rows: Tensor) -> None:
+    """``to[rows] = source[places]``, in flat places of a tensor that fits; ``to`` is in float64."""
+    most = min(max(1, len(places) // SINGLE), torch.get_num_threads())
+    pointers = [tensor.data_ptr() for tensor in (source, places, rows)]
+    function("gather", source.dtype)(*pointers, len(places), to.data_ptr(), most)
+
+
 def function(name: str, dtype: torch.dtype) -> Any:
     """A function of the library for a dtype that fits."""
     return getattr(library(), f"{name}_{_DTYPES[dtype]}")
@@ -344,6 +352,7 @@ _ARGUMENTS = {
     "step": "pni",
     "sums": "pnip",
     "raise": "pniddpp",
+    "gather": "pppnpi",
     "look": "pnippnppn",
     "turn": "pi",
     "convolution": "pi",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -82,7 +83,16 @@ class OuterSums(SquareSums):
         row, column = (target, source) if swapped else (source, target)
         self.row = row.expand(1, shape[1]).reshape(-1).contiguous()
         self.column = column.expand(shape[0], 1).reshape(-1).contiguous()
-        self.along, self.across = torch.zeros_like(self.column), torch.zeros_like(self.row)
+
+    @cached_property
+    def along(self) -> Tensor:
+        """The sums along rows, to be written."""
+        return torch.zeros_like(self.column)
+
+    @cached_property
+    def across(self) -> Tensor:
+        """The sums over rows."""
+        return torch.zeros_like(self.row)
 
     def add_(self, piece: Piece, squares: Tensor) -> None:
         """Add some rows, given w²."""

@@ -20,11 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathspace import native
 from pathspace.errors import PathspaceError
 from pathspace.network import Edge, Network, Node, Normalization, Ref, StateRef
 from pathspace.tracing.values import leaves
 
 Weights = dict[str, Tensor]
+MANY = 2**10  # entries of a tensor that are worth being gathered in C
 
 
 class WeightGraph:
@@ -203,6 +205,7 @@ class _Block:
     edge: int
     rows: Tensor  # places in the vector of numbers
     index: tuple[Tensor, ...]  # places in the weight tensor
+    flat: Tensor  # the same, counted in its order
 
 
 class Places:
@@ -213,25 +216,29 @@ class Places:
         given = (numbers >= 0).nonzero().squeeze(1)
         tensor = torch.searchsorted(graph.start, numbers[given], right=True) - 1
         tensor, order = tensor.sort(stable=True)
-        self.rows = given[order]  # those that have a weight, tensor by tensor
+        ordered = given[order]  # those that have a weight, tensor by tensor
         found, counts = torch.unique_consecutive(tensor, return_counts=True)
         self.blocks = []
-        for k, rows in zip(found.tolist(), self.rows.split(counts.tolist()), strict=True):
+        for k, rows in zip(found.tolist(), ordered.split(counts.tolist()), strict=True):
             flat = numbers[rows] - graph.start[k]
             shape = graph.edges[k].shape
             index = torch.unravel_index(flat, shape) if shape else ()
-            self.blocks.append(_Block(k, rows, tuple(index)))
+            self.blocks.append(_Block(k, rows, tuple(index), flat))
 
     def take(self, weights: Mapping[str, Tensor], fill: float = 1.0) -> Tensor:
         """The weights as a float64 vector on the CPU; ``fill`` where the number is negative."""
         found = torch.full((len(self.numbers),), fill, dtype=torch.float64)
-        picked = []
+        picked, rows = [], []
         for block in self.blocks:
             tensor = weights[self.graph.edges[block.edge].parameter]
+            if len(block.rows) >= MANY and not _is_followed(tensor) and native.fits(tensor):
+                native.gather(tensor, block.flat, found, block.rows)
+                continue
             whole = tensor.expand(len(block.rows)) if not block.index else tensor  # has no axes
             entries = whole[_on(block.index, tensor)] if block.index else whole
             picked.append(entries.to("cpu", torch.float64))
-        return found.index_put((self.rows,), torch.cat(picked)) if picked else found
+            rows.append(block.rows)
+        return found.index_put((torch.cat(rows),), torch.cat(picked)) if picked else found
 
     def put_(self, weights: Mapping[str, Tensor], values: Tensor) -> None:
         """Write a vector into the weights, in place."""
@@ -251,6 +258,11 @@ class Places:
             for side, scales in enumerate((edge.source_scale, edge.target_scale)):
                 ends[side, block.rows] = pick(scales, block.index)
         return ends[0], ends[1]
+
+
+def _is_followed(tensor: Tensor) -> bool:
+    """Whether autograd wants to know what becomes of a tensor."""
+    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def pick(table: Tensor, index: tuple[Tensor, ...]) -> Tensor:
