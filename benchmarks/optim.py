@@ -3,24 +3,24 @@
 Whole iterations (zero_grad, forward, backward, step) take turns; the ratio of the shortest counts.
 """
 
-import itertools
 from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 
 import pathspace as ps
-from pathspace.bench import Measurement, interleaved, peak_memory
+from pathspace.bench import Measurement, interleaved, interleaved_parts, peak_memory
 from pathspace.experiments import models
 
+CNN = "plainnet34"
 GSGD, PATH, FLOOR = "G-SGD", "Path-SGD", "G-SGD's arithmetic alone"
 MOMENTUM, FUSED = "G-SGD with momentum", "G-SGD with momentum, fused"
 SUBJECTS = [  # model, batch, repeats in units of those asked for, goals
     ("mlp:49-64-64-10", 64, 100, {GSGD: 1.35}),
     ("mlp:784-1024-1024-10", 128, 30, {GSGD: 1.08, FLOOR: None}),
     ("mlp:784-4000-4000-10", 100, 4, {GSGD: 1.10, PATH: 1.15, FLOOR: None}),
-    ("plainnet34", 128, 0.6, {GSGD: 1.08, PATH: 1 + 2 / 128}),
-    ("plainnet34", 32, 1, {GSGD: None, PATH: 1 + 2 / 32}),
+    (CNN, 128, 1, {GSGD: 1.08, PATH: 1 + 2 / 128}),
+    (CNN, 32, 3, {GSGD: None, PATH: 1 + 2 / 32}),
 ]
 KINDS: dict[str, Callable] = {
     "SGD": lambda params, network: torch.optim.SGD(params, 1e-6, foreach=True),
@@ -71,18 +71,18 @@ class Floor(torch.optim.Optimizer):
                     part.add_(room, alpha=-1e-6)
 
 
-def iteration(name: str, kind: str, batch: int) -> tuple[Callable, object]:
+def iteration(name: str, kind: str, batch: int) -> tuple[Callable, torch.optim.Optimizer]:
+    """The gradients of one iteration, and the optimizer whose step is the rest of it."""
     model = models.build(name, torch.Generator().manual_seed(0)).train()
     x = models.example_input(name, batch=batch)
     x, y = torch.randn(x.shape), torch.randint(10, (batch,))
     optimizer = KINDS[kind](model.parameters(), ps.trace(model, x[:2]))
 
-    def run() -> None:
+    def gradients() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        optimizer.step()
 
-    return run, optimizer
+    return gradients, optimizer
 
 
 def measure(repeats: int) -> list[Measurement]:
@@ -92,8 +92,9 @@ def measure(repeats: int) -> list[Measurement]:
     goals = {MOMENTUM: None, FUSED: None}
     results += against("SGD with momentum", "mlp:784-4000-4000-10", 100, goals, 2 * repeats)
     for kind in (GSGD, PATH):
-        run, optimizer = iteration("mlp:784-4000-4000-10", kind, 4)
-        run()
+        gradients, optimizer = iteration("mlp:784-4000-4000-10", kind, 4)
+        for part in (gradients, optimizer.step, gradients):
+            part()
         size = sum(p.numel() * p.element_size() for p in optimizer.param_groups[0]["params"])
         extra = peak_memory(optimizer.step) / size
         results.append(Measurement(f"{kind}: peak memory of a step", extra, "× weights", 1.0))
@@ -103,23 +104,34 @@ def measure(repeats: int) -> list[Measurement]:
 def against(
     base: str, name: str, batch: int, goals: dict[str, float | None], repeats: int
 ) -> list[Measurement]:
-    """Iterations with some optimizers over those with another."""
-    tasks = {kind: iteration(name, kind, batch)[0] for kind in (base, *goals)}
-    for task in itertools.chain(tasks.values(), tasks.values()):
-        task()
-    seconds = interleaved(tasks, repeats)
-    return [
+    """Iterations with some optimizers over those with another.
+
+    What Path-SGD adds is one sample forwards and back, so its step is also given in shares of a
+    sample in an iteration: whole iterations of seconds differ by more than that from turn to turn.
+    """
+    parts = {kind: iteration(name, kind, batch) for kind in (base, *goals)}
+    tasks = {kind: (gradients, optimizer.step) for kind, (gradients, optimizer) in parts.items()}
+    seconds = interleaved_parts(tasks, repeats)
+    results = [
         Measurement(
-            f"{name}, batch {batch}: {kind}", seconds[kind] / seconds[base], f"× {base}", goal
+            f"{name}, batch {batch}: {kind}",
+            seconds[kind][-1] / seconds[base][-1],
+            f"× {base}",
+            goal,
         )
         for kind, goal in goals.items()
     ]
+    if name == CNN and PATH in goals:
+        extra, sample = seconds[PATH][1] - seconds[base][1], seconds[base][-1] / batch
+        what = f"{name}, batch {batch}: what a step of {PATH} adds"
+        results.append(Measurement(what, extra / sample, "× a sample's share", 2.0))
+    return results
 
 
 def bare_pass(repeats: int) -> list[Measurement]:
     """One sample forwards and back: what Path-SGD's slopes cost at least, in torch's operations."""
-    model = models.build("plainnet34", torch.Generator().manual_seed(0)).train()
-    x = torch.randn(models.example_input("plainnet34", batch=32).shape)
+    model = models.build(CNN, torch.Generator().manual_seed(0)).train()
+    x = torch.randn(models.example_input(CNN, batch=32).shape)
 
     def through(batch: int) -> Callable[[], None]:
         def run() -> None:
@@ -130,5 +142,5 @@ def bare_pass(repeats: int) -> list[Measurement]:
 
     seconds = interleaved({"1": through(1), "32": through(32)}, repeats)
     ratio = seconds["1"] / (seconds["32"] / 32)
-    what = "plainnet34: one sample forwards and back alone"
+    what = f"{CNN}: one sample forwards and back alone"
     return [Measurement(what, ratio, "× its share of 32", None)]

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathspace.bench import (
     Benchmark,
     Measurement,
     interleaved,
+    interleaved_parts,
     machine,
     peak_memory,
     results_table,
@@ -137,6 +139,24 @@ def test_tasks_take_turns_after_a_round_that_does_not_count() -> None:
     seconds = interleaved(tasks, 2)
     assert calls == ["a", "b"] * 3
     assert all(0 <= value < math.inf for value in seconds.values())
+
+
+def test_parts_of_tasks_take_turns_too_and_are_timed_one_by_one() -> None:
+    calls: list[str] = []
+
+    def part(name: str, seconds: float = 0.0) -> Callable[[], None]:
+        def run() -> None:
+            calls.append(name)
+            time.sleep(seconds)
+
+        return run
+
+    tasks = {"one": (part("a", 0.02), part("b")), "two": (part("c"),)}
+    seconds = interleaved_parts(tasks, 2)
+    assert calls == ["a", "b", "c"] * 3
+    first, second, whole = seconds["one"]
+    assert second < 0.02 <= first <= whole
+    assert len(seconds["two"]) == 2
 
 
 def test_limit_ends_repetitions_after_two() -> None:

@@ -256,3 +256,18 @@ def test_nothing_is_left_behind_and_a_coarser_compiler_will_do(tmp_path):
 def test_without_passes_nothing_fits():
     with torch_only():
         assert not native.fits(torch.ones(2))
+
+
+@needs_compiler
+@dtypes
+@threads
+@pytest.mark.parametrize("count", [1, 31, 33, 5000])
+def test_single_entries_are_gathered_from_anywhere(dtype, threads, count):
+    torch.set_num_threads(threads)
+    source, generator = numbers(90, 70, dtype=dtype), torch.Generator().manual_seed(1)
+    places = torch.randint(source.numel(), (count,), generator=generator)
+    rows = torch.randperm(count + 5, generator=generator)[:count]
+    found = torch.full((count + 5,), 7.0, dtype=torch.float64)
+    expected = found.index_put((rows,), source.view(-1)[places].double())
+    native.gather(source, places, found, rows)
+    assert torch.equal(found, expected)

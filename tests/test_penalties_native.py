@@ -66,6 +66,22 @@ def test_a_skeleton_weight_of_any_size_adds_nothing_to_the_sums(case, exact):
     torch.testing.assert_close(found, blocks, rtol=1e-10, atol=0)
 
 
+@exactness
+def test_many_skeleton_weights_are_gathered_in_c(exact, monkeypatch):
+    gathered, gather = [], native.gather
+
+    def counted(source, places, *others):
+        gathered.append(len(places))
+        gather(source, places, *others)
+
+    monkeypatch.setattr(native, "gather", counted)
+    torch.manual_seed(0)
+    model = mlp(5, 1500, 3, bias=True).double()
+    found, blocks = both(ps.trace(model, torch.ones(1, 5).double()), "modulo", exact)
+    torch.testing.assert_close(found, blocks, rtol=1e-10, atol=1e-12)
+    assert set(gathered) == {1500}
+
+
 @pytest.mark.parametrize("scale", [1e-25, 3e4])
 def test_weights_beyond_the_range_of_products_in_float32(scale):
     model = mlp(3, 8, 8, 2)

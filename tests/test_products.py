@@ -53,10 +53,13 @@ def compare(geometry, dtype, p, threads):
             raised = products.backward(gradient, (False, True), raising=Raising(-0.5, 3.0))[1]
     finally:
         torch.set_num_threads(before)
-    assert nowhere is None and not nothing.factors
-    assert len(written.factors) == 1 and written.factors[0] is room
+    assert nowhere is None
+    assert not nothing.factors
+    assert len(written.factors) == 1
+    assert written.factors[0] is room
     (to_power,), (root,) = slope.factors, raised.factors
-    assert slope.power == 1 and raised.power == -0.5
+    assert slope.power == 1
+    assert raised.power == -0.5
     torch.testing.assert_close(root, torch.where(to_power > 0, 3 * to_power.pow(-0.5), 0.0))
     total, size = to_power.double().sum().item(), to_power.double().abs().sum().item()
     assert abs(raised.total - total) <= 1e-5 * size

@@ -7,12 +7,13 @@ Each has a first line that says what it compares and a function ``measure(repeat
 
 from pathspace.bench.machine import machine
 from pathspace.bench.measurement import Benchmark, Measurement, results_table
-from pathspace.bench.timing import interleaved, peak_memory
+from pathspace.bench.timing import interleaved, interleaved_parts, peak_memory
 
 __all__ = [
     "Benchmark",
     "Measurement",
     "interleaved",
+    "interleaved_parts",
     "machine",
     "peak_memory",
     "results_table",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 Tasks = Mapping[str, Callable[[], object]]
@@ -41,6 +42,38 @@ def interleaved(tasks: Tasks, repeats: int, limit: float = math.inf) -> dict[str
             task()
             best[name] = min(best[name], time.perf_counter() - start)
     return best
+
+
+def interleaved_parts(
+    tasks: Mapping[str, Sequence[Callable[[], object]]], repeats: int
+) -> dict[str, tuple[float, ...]]:
+    """The same for tasks that consist of parts: the shortest time of each part, and of the whole.
+
+    What two tasks differ by may be one part of many times less than the whole, whose shortest
+    times are not so close to each other.
+
+    Args:
+        tasks: the parts of each, by name, in the order in which they run.
+        repeats: how often.
+
+    Returns:
+        by name, the seconds of every part, and behind them those of the whole.
+
+    Example:
+        >>> times = interleaved_parts({"both": (lambda: sum(range(10)), lambda: None)}, repeats=3)
+        >>> first, second, whole = times["both"]
+    """
+    best = {name: [math.inf] * (len(parts) + 1) for name, parts in tasks.items()}
+    for turn in range(repeats + 1):
+        for name, parts in tasks.items():
+            times = [time.perf_counter()]
+            for part in parts:
+                part()
+                times.append(time.perf_counter())
+            taken = [after - before for before, after in itertools.pairwise(times)]
+            if turn:  # the first one is for what happens only then
+                best[name] = [*map(min, best[name], [*taken, times[-1] - times[0]])]
+    return {name: tuple(seconds) for name, seconds in best.items()}
 
 
 def peak_memory(task: Callable[[], object]) -> float:
