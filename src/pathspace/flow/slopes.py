@@ -277,7 +277,7 @@ class _Forward(Sums):
     def _by_norm(
         self, gradient: Tensor | None, log: float, found: list[Slope]
     ) -> list[tuple[BatchNorm, Slope]]:
-        """The slopes of every batch norm that is read, given all in a row.
+        """The slopes of every batch norm that is read, given all in a row; raised, if they can be.
 
         Args:
             gradient: these; ``None`` if there are none.
@@ -286,16 +286,15 @@ class _Forward(Sums):
         """
         if gradient is None or self.norms is None:
             return []
-        norms = self.norms.norms
-        row = Slope((gradient,), log)
+        norms, row = self.norms.norms, Slope((gradient,))
         names = {norm.name(key) for norm in norms for key in ("weight", "bias")}
         if self.raising.power != 1 and not names & self.repeated:
-            row = replace(self.raising.of(row.factors), log=0.0)
+            row = self.raising.of(row.factors)
         found.append(row)
         parts = row.factors[0].split(self.norms.sizes(self.weights))
-        log = log if row.power == 1 else 0.0
+        own = log if row.power == 1 else 0.0  # what is raised has it already
         return [
-            (norm, Slope((part,), log, row.power))
+            (norm, Slope((part,), own, row.power))
             for norm, part in zip(norms, parts, strict=True)
             if norm.is_read
         ]
