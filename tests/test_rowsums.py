@@ -12,12 +12,24 @@ from natives import needs_compiler, torch_only
 from pathspace.optim.rowsums import EnteringSums
 
 
+class Gain(nn.Module):
+    """One number for all units: a weight without axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.gain * x
+
+
 def edges_and_weights(dtype=torch.float64):
-    """A linear map, a convolution, one with groups, and a transposed one, whose rows are inputs."""
+    """A convolution, a number, groups, a transposed one, whose rows are inputs, a linear map."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1, bias=False),
         nn.ReLU(),
+        Gain(),
         nn.Conv2d(4, 6, 3, padding=1, groups=2, bias=False),
         nn.ReLU(),
         nn.ConvTranspose2d(6, 3, 2, bias=False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class EnteringSums:
         if not places:
             return torch.cat(self._by_torch(range(len(weights)), weights, scales))
         if self._pass is None or not self._pass.is_for(places, weights):
-            self._pass = _RowPass(places, weights, self._index)
+            self._pass = _RowPass(places, weights, self._index(places))
         found = self._pass(scales)
         if len(places) == len(weights):
             return found
@@ -62,15 +61,12 @@ class EnteringSums:
             and native.fits(weight, weights[0])
         )
 
-    @cached_property
-    def _index(self) -> list[Tensor]:
-        """For each edge, which of all scales belongs to each entry of a row of its matrix."""
-        numbers = torch.arange(sum(edge.source_scale.numel() for edge in self.edges))
-        parts = numbers.split([edge.source_scale.numel() for edge in self.edges])
-        return [
-            part.view(e.source_scale.shape)[:1].expand(1, *e.shape[1:]).reshape(-1)
-            for part, e in zip(parts, self.edges, strict=True)
-        ]
+    def _index(self, places: Sequence[int]) -> Tensor:
+        """Which of all scales belongs to each entry of a row, for matrices one after the other."""
+        sources = [edge.source_scale for edge in self.edges]
+        parts = torch.arange(sum(map(Tensor.numel, sources))).split([*map(Tensor.numel, sources)])
+        rows = [parts[k].view(sources[k].shape).expand(1, *self.edges[k].shape[1:]) for k in places]
+        return torch.cat([row.reshape(-1) for row in rows])
 
     def _by_torch(
         self, places: Sequence[int], weights: Sequence[Tensor], scales: Tensor
@@ -95,20 +91,14 @@ class _RowPass:
     Args:
         places: which ones.
         weights: all weights.
-        index: for each of all weights, which scales belong to the entries of a row.
+        index: which scales belong to the entries of a row of each, one after the other.
     """
 
-    def __init__(
-        self, places: list[int], weights: Sequence[Tensor], index: Sequence[Tensor]
-    ) -> None:
+    def __init__(self, places: list[int], weights: Sequence[Tensor], index: Tensor) -> None:
         self._key = self._key_of(places, weights)
         given = [weights[k].view(len(weights[k]), -1) for k in places]
-        self._index = torch.cat([index[k] for k in places])
-        like = given[0]
-        self._rows, self._sums = (
-            like.new_empty(len(self._index)),
-            like.new_empty(sum(map(len, given))),
-        )
+        self._index, self._rows = index, given[0].new_empty(len(index))
+        self._sums = given[0].new_empty(sum(map(len, given)))
         rows = self._rows.split([matrix.shape[1] for matrix in given])
         sums = self._sums.split([len(matrix) for matrix in given])
         self._pass = native.Sums(
