@@ -94,6 +94,7 @@ LAYERS = (
             "scaleflow",
             "rescalings",
             "weightgraph",
+            "absorption",
         ),
     ),
     Layer("Network", "a model becomes a graph", ("tracing", "network", "units", "placement")),

@@ -9,7 +9,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import pathspace as ps
 from natives import torch_only
+from pathspace.absorption import Absorption
 from pathspace.flow import path_slopes
+from pathspace.penalties import PathNormPenalty
 
 
 def norm(channels, **options):
@@ -122,3 +124,111 @@ class Unread(nn.Module):
 def test_a_batch_norm_that_no_output_depends_on_has_no_slopes():
     network = ps.trace(Unread(), torch.ones(1, 2, 4, 4, dtype=torch.float64))
     assert {name.split(".")[0] for name in path_slopes(network)} == {"layer", "read"}
+
+
+# Layers and batch norms that are used several times ----------------------------------------------
+
+
+class Wired(nn.Module):
+    """Modules, and how values go through them."""
+
+    def __init__(self, wires, *parts):
+        super().__init__()
+        self.wires, self.parts = wires, nn.ModuleList(parts)
+
+    def forward(self, x):
+        return self.wires(*self.parts, x)
+
+
+def in_a_row(*names):
+    """Modules by name one behind the other; "." is a ReLU, "-" dropout."""
+
+    def wires(a, b, n, k, x):
+        parts = {"a": a, "b": b, "n": n, "k": k, ".": torch.relu, "-": nn.functional.dropout2d}
+        for name in names:
+            x = parts[name](x, training=False) if name == "-" else parts[name](x)
+        return x
+
+    return wires
+
+
+def side_by_side(a, b, n, k, x):
+    z = a(x)
+    return n(z).relu() + k(z).relu()
+
+
+def around(a, b, n, k, x):
+    """The layer's output is read by another layer too, whose weights were met before."""
+    z = a(b(x).relu())
+    return n(z).relu() + b(z).relu()
+
+
+# What is wired; the same with the batch norms fused into copies of the layers, and these copies.
+WIRINGS = {
+    "a norm twice": (in_a_row(*"an.bn."), ("an", "bn")),
+    "a layer twice, two norms": (in_a_row(*"an.ak."), ("an", "ak")),
+    "a layer twice, the first with a norm": (in_a_row(*"an.a."), ("an", "a")),
+    "a layer twice, the second with a norm": (in_a_row(*"a.an."), ("a", "an")),
+    "both twice": (in_a_row(*"an.an."), ("an", "an")),
+    "a norm three times, dropout between": (in_a_row(*"a-n.bn.a-k."), ("an", "bn", "ak")),
+    "two norms behind one layer": (side_by_side, None),
+}
+
+
+def wired(name):
+    """The network, and that with fused layers."""
+    torch.manual_seed(1)
+    parts = {"a": convolution(2, 2), "b": convolution(2, 2), "n": norm(2), "k": norm(2, eps=0.2)}
+    with torch.no_grad():
+        parts["k"].running_mean.mul_(-2)
+    wires, pairs = WIRINGS[name]
+
+    def fuse(pair):
+        layer = parts[pair[0]]
+        return fuse_conv_bn_eval(layer, parts[pair[1]]) if pair[1:] else copy.deepcopy(layer)
+
+    if pairs is None:
+        fused = Wired(lambda a, b, x: a(x).relu() + b(x).relu(), fuse("an"), fuse("ak"))
+    else:
+        fused = nn.Sequential(*(part for pair in pairs for part in (fuse(pair), nn.ReLU())))
+    return Wired(wires, *parts.values()), fused
+
+
+@pytest.mark.parametrize("p", [1, 2, 3.5, float("inf")])
+@pytest.mark.parametrize("name", WIRINGS)
+def test_what_is_used_twice_has_the_norm_of_its_fused_form(name, p):
+    """Biases in front of a batch norm that was used twice counted by themselves, and those of a
+    layer that was used twice did not count where no batch norm was behind it."""
+    x = torch.randn(2, 2, 4, 4, dtype=torch.float64)
+    model, fused = wired(name)
+    torch.testing.assert_close(model(x), fused(x))
+    found, expected = (ps.path_norm(ps.trace(m, x), p) for m in (model, fused))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", WIRINGS)
+def test_penalties_of_what_is_used_twice(name, exact):
+    """Closed gradients are those of autograd, and values those of rescaled networks."""
+    model, _ = wired(name)
+    network = ps.trace(model, torch.ones(1, 2, 4, 4, dtype=torch.float64))
+    state = ps.rescale(network, torch.linspace(0.5, 2, network.H, dtype=torch.float64))
+    for penalty in (PathNormPenalty(network), ps.BasisPathPenalty(network, 0.3, 0.7, exact=exact)):
+        parameters = network.parameters()
+        expected = torch.autograd.grad(penalty(), list(parameters.values()), allow_unused=True)
+        for (key, weight), gradient in zip(parameters.items(), expected, strict=True):
+            found = penalty.gradients().get(key, torch.zeros_like(weight))
+            gradient = torch.zeros_like(weight) if gradient is None else gradient
+            torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(penalty(state).detach(), penalty().detach(), rtol=1e-9, atol=0)
+
+
+def test_a_bias_that_is_read_elsewhere_too_stays_a_path_of_its_own():
+    torch.manual_seed(1)
+    model = Wired(around, convolution(2, 2), convolution(2, 2), norm(2), norm(2))
+    network = ps.trace(model, torch.ones(1, 2, 4, 4, dtype=torch.float64))
+    assert not Absorption.of(network).norms
+    with torch.no_grad():
+        before = ps.path_norm(network)
+        model.parts[0].bias.mul_(-1)  # to which |b|^p does not matter
+    torch.testing.assert_close(ps.path_norm(network), before, rtol=1e-12, atol=0)

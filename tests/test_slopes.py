@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 import pathspace as ps
 from cases import CASES, Case, conv, mlp
+from pathspace.absorption import Absorption
 from pathspace.flow import Slope, path_slopes
 from pathspace.flow.layers import Ahead
 from pathspace.flow.program import Program
-from pathspace.weightgraph import WeightGraph, absorbed_biases
+from pathspace.weightgraph import WeightGraph
 from test_path_norm import UNROLLED, unrolled_norm
 
 exponents = pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 4.0])
@@ -81,7 +82,9 @@ def test_they_are_the_derivatives_by_powers(case, biases):
     network = ps.trace(model, x)
     p = 1.5
     state = {n: t.detach() for n, t in network.state().items()}
-    for name in [*absorbed_biases(network), *absorbed_biases(network).values()]:
+    absorbed = Absorption.of(network).norms
+    means = [norm.mean for norm in network.normalizations if norm.place in absorbed]
+    for name in [*means, *absorbed.values()]:
         state[name] = torch.zeros_like(state[name])  # so that the bias of a batch norm is folded
 
     def total(changed: dict[str, Tensor]) -> float:

@@ -106,7 +106,7 @@ class Normalization:
     """A batch norm: it divides out the scale of its input units and gives its output a new one.
 
     Names are those of the model's state, ``None`` where the layer has no such tensor. ``input``
-    and ``output`` hold one unit per channel.
+    and ``output`` hold one unit per channel; ``place`` is that of its operation in the program.
     """
 
     layer: str
@@ -118,6 +118,7 @@ class Normalization:
     mean: str | None
     variance: str | None
     eps: float
+    place: int
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,8 @@ class Network:
             the change is of the order eps/variance. In eval mode every scale is exact (unless the
             batch norm has no running statistics: then it always works as in train mode).
         joins: (target, source) units of sums; the edges of weight 1 of the graph.
+        additions: place in the program, name and target units of every use of a parameter that
+            starts at a constant, such as a bias.
         unreached: names of parameters that no traced operation uses.
         program: the recorded operations.
         inputs: the arguments of the model, positional and by keyword; a tensor as
@@ -190,6 +193,7 @@ class Network:
     scale: Tensor
     exact: Tensor
     joins: tuple[tuple[Tensor, Tensor], ...]
+    additions: tuple[tuple[int, str, Tensor], ...]
     unreached: tuple[str, ...]
     program: tuple[Node, ...]
     inputs: tuple[Any, Any]

@@ -7,23 +7,23 @@ to the unit behind it, and a bias, it makes the network an ordinary one with bia
 not merged into the layer before: the edge is the only one that leaves its unit, so it becomes a
 free skeleton weight and every path value is that of the fused network. The bias of the layer
 before, if that layer feeds the batch norm alone, does become part of the batch norm's bias: only
-their sum :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}` is a weight of the graph.
+their sum :math:`\beta + (b - \mu)\gamma/\sqrt{\sigma^2+\varepsilon}` is a weight of the graph. A
+batch norm that is used twice has one bias for both uses here, and biases in front of it stay what
+they are: weights of their own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pathspace import native
+from pathspace.absorption import Absorption
 from pathspace.errors import PathspaceError
-from pathspace.network import Edge, Network, Node, Normalization, Ref, StateRef
-from pathspace.tracing.values import leaves
+from pathspace.network import Edge, Network, Normalization
 
 Weights = dict[str, Tensor]
 MANY = 2**10  # entries of a tensor that are worth being gathered in C
@@ -65,11 +65,9 @@ class WeightGraph:
                     "subtracts would be part of; give it a bias of zeros"
                 )
             self.norms.setdefault(norm.weight or norm.variance, norm)
-        biases = absorbed_biases(network) if self.norms else {}
+        biases = Absorption.of(network).alone
         self.absorbed = {
-            key: biases[norm.mean]
-            for key, norm in self.norms.items()
-            if norm.mean in biases and norm.bias is not None
+            key: biases[norm.place] for key, norm in self.norms.items() if norm.place in biases
         }
         self.edges = tuple(self._edges())
         if relabel is not None:
@@ -287,75 +285,6 @@ def sum_to(values: Tensor, shape: torch.Size) -> Tensor:
     """Sum a tensor over the axes on which ``shape`` has size 1."""
     dims = [d for d, size in enumerate(shape) if size == 1 and values.shape[d] > 1]
     return (values.sum(dims, keepdim=True) if dims else values).expand(shape)
-
-
-def absorbed_biases(network: Network) -> dict[str, str]:
-    """By running mean of a batch norm: the bias of the layer that feeds this batch norm alone.
-
-    Nothing but movements may lie between the two: behind a ReLU or a factor the sum of the two
-    constants is another one. A batch norm that is used twice may have two biases in front of it.
-    """
-    read = torch.zeros(len(network.scale), dtype=torch.bool)
-    for units in (*(edge.source for edge in network.edges), *(part for _, part in network.joins)):
-        read[units.reshape(-1)] = True
-    before = _added_right_before(network) if network.normalizations else {}
-    added = set().union(*before.values())
-    biases: dict[int, Edge] = {}  # by first target
-    for edge in network.edges:
-        if edge.from_constant and edge.parameter in added:
-            biases.setdefault(int(edge.target.reshape(-1)[0]), edge)
-    found = {}
-    uses = Counter(norm.mean for norm in network.normalizations)
-    for norm in network.normalizations:
-        bias = biases.get(int(norm.input[0]))
-        if norm.mean is None or bias is None or uses[norm.mean] > 1:
-            continue
-        if bias.parameter not in before.get(norm.mean, ()):
-            continue
-        alone = not bool(read[norm.input].any()) and bool((norm.input_scale > 0).all())
-        if alone and torch.equal(bias.target.reshape(-1), norm.input):
-            found[norm.mean] = bias.parameter
-    return found
-
-
-def _added_right_before(network: Network) -> dict[str, set[str]]:
-    """By running mean: the parameters that the operation in front of a batch norm adds."""
-    found: dict[str, set[str]] = {}
-    for node in network.program:
-        if node.operation != "batch_norm":
-            continue
-        means = _names((node.args, node.kwargs))
-        step = node
-        while step is node or step.operation in _MOVEMENTS:
-            place = next((x for x in leaves((step.args, step.kwargs)) if isinstance(x, Ref)), None)
-            if place is None:
-                break
-            step = network.program[place.node]
-        found |= {mean: set(_names(_summands(step))) for mean in means}
-    return found
-
-
-def _summands(node: Node) -> Any:
-    """What an operation adds to its result as it is; a weight is no such thing."""
-    if node.operation == "linear" or node.operation.startswith("conv"):
-        return (*node.args[2:3], node.kwargs.get("bias"))
-    if node.operation == "add" and not node.kwargs:
-        return node.args
-    return ()
-
-
-def _names(tree: Any) -> Iterator[str]:
-    return (leaf.name for leaf in leaves(tree) if isinstance(leaf, StateRef))
-
-
-# Operations that leave all values as they are (dropout in eval mode).
-_MOVEMENTS = frozenset(
-    """
-    dropout dropout1d dropout2d dropout3d feature_dropout contiguous clone detach to type type_as
-    float double half bfloat16 view reshape flatten unflatten squeeze unsqueeze permute transpose
-    movedim moveaxis swapaxes swapdims
-    """.split()
-)
 
 
 def gain(norm: Normalization, state: Mapping[str, Tensor]) -> Tensor:

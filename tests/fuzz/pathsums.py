@@ -70,7 +70,6 @@ class Reference:
 
     def __init__(self, p: float, powers: Powers) -> None:
         self.p, self.powers = p, powers
-        self.is_shared = False  # a batch norm that is used twice stands for itself
 
     def sequence(self, layers: tuple[Layer, ...], module: nn.Module, x: Tensor) -> Tensor:
         modules = list(module.children())
@@ -81,12 +80,7 @@ class Reference:
             while folded + 1 < len(layers) and _is_nothing(layers[folded + 1]):
                 folded += 1
             behind = layers[folded + 1] if folded + 1 < len(layers) else None
-            if (
-                isinstance(layer, Map | Conv)
-                and isinstance(behind, BatchNorm)
-                and layer.bias
-                and not self.is_shared
-            ):
+            if isinstance(layer, Map | Conv) and isinstance(behind, BatchNorm) and layer.bias:
                 x = self.weighted(own, x, without="bias")
                 x = self.norm(modules[folded + 1], x, own.bias)
                 place = folded + 2
@@ -136,11 +130,9 @@ class Reference:
                 return torch.cat([self.sequence(b, m, part) for b, m, part in halves], 1)
             case Sharing(body=body, how=how):
                 assert isinstance(module, Shared)
-                before, self.is_shared = self.is_shared, True
                 one = self.sequence(body, module.body, x)
                 then = one if how == "again" else 2**self.p * x.flip(1)
                 other = self.sequence(body, module.body, then)
-                self.is_shared = before
                 if how == "again":
                     return other
                 return torch.cat([one, other], 1) if how == "cat" else one + other

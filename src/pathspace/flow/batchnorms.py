@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace.network import Node, Ref, StateRef
-from pathspace.tracing.values import leaves
+from pathspace.absorption import live
+from pathspace.network import Node, StateRef
 
 NAMES = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
@@ -37,13 +37,12 @@ class BatchNorm:
     is_read: bool
 
     @classmethod
-    def of(cls, node: Node, place: int, absorbed: Mapping[str, str], is_read: bool) -> BatchNorm:
+    def of(cls, node: Node, place: int, absorbed: Mapping[int, str], is_read: bool) -> BatchNorm:
         """That of a node."""
         given = dict(zip(NAMES, node.args[1:], strict=False)) | node.kwargs
         parts = {key: given[key] for key in NAMES[:4] if given.get(key) is not None}
-        mean = parts.get("running_mean")
-        if isinstance(mean, StateRef) and mean.name in absorbed:
-            parts["absorbed"] = StateRef(absorbed[mean.name])
+        if place in absorbed:
+            parts["absorbed"] = StateRef(absorbed[place])
         return cls(place, parts, given.get("eps", 1e-5), is_read)
 
     def name(self, key: str) -> str:
@@ -63,13 +62,13 @@ class BatchNorms:
     Args:
         nodes: the operations.
         outputs: where the outputs come from.
-        absorbed: by name of a running mean, that of the bias in front of it.
+        absorbed: by the place of a batch norm, the name of the bias in front of it.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], outputs: Sequence[Any], absorbed: Mapping[str, str]
+        self, nodes: Sequence[Node], outputs: Sequence[Any], absorbed: Mapping[int, str]
     ) -> None:
-        read = _read(nodes, outputs)
+        read = live(nodes, outputs)
         found = [
             BatchNorm.of(node, place, absorbed, place in read)
             for place, node in enumerate(nodes)
@@ -131,13 +130,3 @@ def folded(
     scale = inverse if weight is None else inverse * weight
     centre = -mean if absorbed is None else absorbed - mean
     return centre * scale if bias is None else torch.addcmul(bias, centre, scale)
-
-
-def _read(nodes: Sequence[Node], outputs: Sequence[Any]) -> set[int]:
-    """The places of all operations that outputs depend on."""
-    read = {leaf.node for leaf in leaves(outputs) if isinstance(leaf, Ref)}
-    for place in range(len(nodes) - 1, -1, -1):
-        if place in read:
-            arguments = leaves((nodes[place].args, nodes[place].kwargs))
-            read |= {leaf.node for leaf in arguments if isinstance(leaf, Ref)}
-    return read

@@ -18,7 +18,6 @@ from pathspace.flow.runs import Run
 from pathspace.flow.values import Flow, NoPathSum
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
 from pathspace.tracing.values import map_leaves
-from pathspace.weightgraph import absorbed_biases
 
 
 class Overflow(Exception):
@@ -52,7 +51,6 @@ class Evaluator:
         self.inputs: list[InputSpec] = []
         self.largest = torch.finfo(dtype).max ** (1 / 8)
         self.scratch = Scratch(dtype)
-        self.absorbed = _absorbed(network)
         self.nothing = Flow(torch.zeros((), dtype=dtype))
 
     def run(self, program: Program) -> list[Flow]:
@@ -120,7 +118,7 @@ class Evaluator:
                 (*spec.shape[:2], *(1 for _ in space)), dtype=self.dtype, device=device
             )
             return Flow(one, 0.0, True, tuple(Run(0, length - 1) for length in space))
-        if name in self.absorbed.values():
+        if (self.place, name) in self.program.absorption.uses:
             return self.nothing  # part of the batch norm behind it
         if name not in self.powers:
             self.powers[name] = Flow(self.raised(self.weights[name], name))
@@ -173,14 +171,6 @@ class Evaluator:
             "so the network's output is no sum over paths; measure the part of the model before "
             "or behind it"
         )
-
-
-def _absorbed(network: Network) -> dict[str, str]:
-    """The biases that are part of a batch norm, found once."""
-    if "_absorbed" not in network.__dict__:
-        network.__dict__["_absorbed"] = absorbed_biases(network)
-    found: dict[str, str] = network.__dict__["_absorbed"]
-    return found
 
 
 # After these a value may have become much larger or smaller.

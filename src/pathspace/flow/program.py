@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from pathspace.absorption import Absorption
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
 from pathspace.tracing import trace
 from pathspace.tracing.values import leaves, map_leaves
@@ -29,6 +30,7 @@ class Program:
         waist: the place of a linear map that all paths go through, such that its weight is much
             larger than all behind it, and worth being read once instead of twice.
         repeated: the names of parameters and buffers that are read in several places.
+        absorption: the biases that are part of batch norms.
         kept: what :meth:`keep` has made.
     """
 
@@ -38,6 +40,7 @@ class Program:
     outputs: list[Ref | StateRef]
     waist: int | None
     repeated: frozenset[str]
+    absorption: Absorption
 
     kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -76,7 +79,15 @@ class Program:
             if isinstance(leaf, StateRef)
         )
         repeated = frozenset(name for name, count in names.items() if count > 1)
-        return cls(tuple(network.program), tuple(unused), _specs(network), ends, waist, repeated)
+        return cls(
+            nodes=tuple(network.program),
+            unused=tuple(unused),
+            inputs=_specs(network),
+            outputs=ends,
+            waist=waist,
+            repeated=repeated,
+            absorption=Absorption.of(network),
+        )
 
 
 def _waist(network: Network, reads: list[list[Ref]], outputs: list[Ref]) -> int | None:

@@ -116,7 +116,9 @@ class Sums(Pooling):
         if self.folded_norms is None:
             found = self.program.keep(
                 BatchNorms,
-                lambda: BatchNorms(self.program.nodes, self.program.outputs, self.absorbed),
+                lambda: BatchNorms(
+                    self.program.nodes, self.program.outputs, self.program.absorption.norms
+                ),
             )
             self.folded_norms = self.fold_norms(found)
         if self.place not in self.folded_norms:

@@ -37,6 +37,7 @@ class Graph:
         self.connections: dict[str, tuple[str, Tensor, Tensor]] = {}  # space, target, source
         self.normalizations: list[Normalization] = []
         self.joins: list[tuple[Tensor, Tensor]] = []
+        self.additions: list[tuple[int, str, Tensor]] = []  # place, parameter, target
         self.program: list[Node] = []
         self.coarse: str | None = None
         self.parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -218,6 +219,8 @@ class Graph:
         if known:
             self.coarse = self.coarse or reason
         if positions is None:
+            if isinstance(source, int):
+                self.additions.append((len(self.program), name, ends[0]))
             for old, new in zip(known, ends, strict=False):
                 self.merge(old, new, reason)
             if not known:
@@ -323,6 +326,7 @@ class Graph:
             scale=scale,
             exact=exact[1:],
             joins=tuple(self.joins),
+            additions=tuple(self.additions),
             unreached=tuple(n for n, p in self.parameters.items() if id(p) not in reached),
             program=tuple(self.program),
             inputs=inputs,

@@ -52,7 +52,9 @@ def batch_norm(
             graph.merge(known.input, before, f"batch norm `{layer}` used more than once")
     parameters = (_state_name(weight), _state_name(bias))
     graph.normalizations.append(
-        Normalization(layer, before, after, before, *parameters, mean, variance, eps)
+        Normalization(
+            layer, before, after, before, *parameters, mean, variance, eps, len(graph.program)
+        )
     )
     shape = [1, channels] + [1] * (input.ndim - 2)
     return input.with_units(after.view(shape).expand(input.shape))
