@@ -189,6 +189,18 @@ static void NAME(step_row)(const NAME(Step) * job, int64_t i, Range range) {
   }
 }
 
+/* The same from some row on. */
+static NAME(Step) NAME(step_from)(const NAME(Step) * job, int64_t i) {
+  NAME(Step) some = *job;
+  some.weight += i * job->columns;
+  some.gradient += i * job->columns;
+  NAME(Factor) *factors[] = {some.scale, some.penalty, some.back};
+  for (int k = 0; k < 6; k++)
+    if (factors[k / 2][k % 2].at) factors[k / 2][k % 2].at += i * factors[k / 2][k % 2].row;
+  if (job->start) some.start += i;
+  return some;
+}
+
 static void NAME(step_share)(void *task, int number, int count) {
   const NAME(Steps) *all = task;
   for (int64_t k = 0; k < all->count; k++) {
@@ -542,6 +554,19 @@ void NAME(raise)(REAL *values, int64_t count, int threads, double exponent, doub
   NAME(Raise) job = {{exponent, scale, {0}, {0}}, values, count};
   on_threads(NAME(raise_share), &job, (int)least(threads, MOST_THREADS));
   NAME(collect_powers)(&job.powers, total, largest);
+}
+
+/* The sum, the smallest positive one and the largest of some numbers. */
+void NAME(extremes)(const REAL *restrict x, int64_t count, double *found) {
+  REAL total = 0, least_of_all = INFINITY, most = -INFINITY;
+  _Pragma("omp simd reduction(+ : total) reduction(min : least_of_all) reduction(max : most)")
+  for (int64_t k = 0; k < count; k++) {
+    const REAL positive = x[k] > 0 ? x[k] : INFINITY;
+    total += x[k];
+    least_of_all = positive < least_of_all ? positive : least_of_all;
+    most = x[k] > most ? x[k] : most;
+  }
+  found[0] = total, found[1] = least_of_all, found[2] = most;
 }
 
 /* Values, which are or belong to numbers by scale, and the scale of each; all of them, or those at

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,7 +154,14 @@ class Steps:
         self._list, self._settings = list(self._jobs), (math.nan,) * 3
         self._call, self._threads = function("step", weights[0].dtype), threads(weights)
 
-    def run(self, gradients: Sequence[Tensor], rate: float, sign: float, decay: float) -> None:
+    def run(
+        self,
+        gradients: Sequence[Tensor],
+        rate: float,
+        sign: float,
+        decay: float,
+        take: Callable[[ctypes.Structure], None] | None = None,
+    ) -> None:
         """Take the step.
 
         Args:
@@ -162,6 +169,7 @@ class Steps:
             rate: η.
             sign: that of g.
             decay: λ.
+            take: takes it with a single matrix, in place of this pass: it finds a factor of s.
         """
         if (settings := (rate, sign, decay)) != self._settings:
             self._settings = settings
@@ -169,8 +177,11 @@ class Steps:
                 job.rate, job.sign, job.decay = settings
         for job, gradient in zip(self._list, gradients, strict=True):
             job.gradient = gradient.data_ptr()
-        most = min(self._threads, torch.get_num_threads())
-        self._call(self._jobs, len(self._jobs), most)
+        if take is not None:
+            (job,) = self._list
+            take(job)
+        else:
+            self._call(self._jobs, len(self._jobs), min(self._threads, torch.get_num_threads()))
         torch.autograd.graph.increment_version(self._weights)
 
 
@@ -275,6 +286,14 @@ def raise_(values: Tensor, exponent: float, scale: float) -> tuple[float, float]
     return total.value, largest.value
 
 
+def extremes(values: Tensor) -> tuple[float, float, float]:
+    """The sum, the smallest positive entry (infinity without one) and the largest of a tensor."""
+    found = (ctypes.c_double * 3)()
+    function("extremes", values.dtype)(values.data_ptr(), values.numel(), found)
+    total, smallest, largest = found
+    return total, smallest, largest
+
+
 def gather(source: Tensor, places: Tensor, to: Tensor, rows: Tensor) -> None:
     """``to[rows] = source[places]``, in flat places of a tensor that fits; ``to`` is in float64."""
     most = min(max(1, len(places) // SINGLE), torch.get_num_threads())
@@ -356,7 +375,8 @@ _ARGUMENTS = {
     "look": "pnippnppn",
     "turn": "pi",
     "convolution": "pi",
-    "convolution_room": "p",
+    "convolution_room": "pi",
+    "extremes": "pnp",
 }
 _RESULTS = {"convolution_room": ctypes.c_int64}
 _TYPES = (Tensor, torch.nn.Parameter)

@@ -5,7 +5,8 @@
    The windows of an image are written down as a matrix, whose columns stand in panels of as many as
    are summed at once: what a product reads stands in a row. Powers are made of some entries at a
    time, which stay in the first-level cache, so the weights are read once by each product and no
-   power of them is ever written to memory. */
+   power of them is ever written to memory. Nor need the derivative by these powers be: some rows of
+   it at a time are what a step of the weights is scaled by. */
 
 #ifndef ROWS
 
@@ -47,6 +48,7 @@ typedef struct {
   double exponent, scale; /* to_power is raised, if the exponent is not 0: see raise_run */
   double total, largest;  /* its sum before that, and its largest entry after it */
   NAME(Powers) * powers;  /* set while it is needed */
+  const NAME(Step) * step; /* of the weight, with to_power as a factor of its scale; it is not kept */
 } NAME(Convolution);
 
 /* In panels. */
@@ -261,6 +263,12 @@ static REAL *NAME(windows)(const NAME(Convolution) * job) {
   return NAME(gradients)(job) + job->out * NAME(whole)(NAME(places)(job));
 }
 
+/* Behind these, some rows of to_power for every thread, where it is not kept. */
+static REAL *NAME(passing)(const NAME(Convolution) * job, int number) {
+  const int64_t all = NAME(window)(job);
+  return NAME(windows)(job) + NAME(places)(job) * NAME(whole)(all) + number * ROWS * all;
+}
+
 static void NAME(list_share)(void *task, int number, int count) {
   const NAME(Convolution) *job = task;
   const int64_t places = NAME(places)(job);
@@ -272,21 +280,25 @@ static void NAME(list_share)(void *task, int number, int count) {
       memcpy(to, job->gradient + i * places + k, (size_t)n * sizeof(REAL));
       memset(to + n, 0, (size_t)(PANEL - n) * sizeof(REAL));
     }
-  if (job->to_power) NAME(unfold)(job, share(job->in, number, count), 1, NAME(windows)(job));
+  if (job->to_power || job->step) NAME(unfold)(job, share(job->in, number, count), 1, NAME(windows)(job));
 }
 
 static void NAME(back_share)(void *task, int number, int count) {
   const NAME(Convolution) *job = task;
   const int64_t all = NAME(window)(job), places = NAME(places)(job), length = NAME(whole)(places);
-  if (job->to_power) {
+  if (job->to_power || job->step) {
     const Range rows = share(job->out, number, count);
     for (int64_t i = rows.first, n; i < rows.last; i += n) {
       n = NAME(next)(rows.last - i);
-      REAL *found = job->to_power + i * all;
+      REAL *found = job->step ? NAME(passing)(job, number) : job->to_power + i * all;
       NAME(product)(job->gradient + i * places, places, 1, NAME(windows)(job), places * PANEL, places,
                     found, all, n, all, 0, (NAME(Soon)){0});
       for (int64_t k = 0; job->exponent && k < n * all; k += CHUNK) /* while it is in the cache */
         NAME(raise_run)(job->powers, number, found + k, least(CHUNK, n * all - k));
+      if (!job->step) continue;
+      NAME(Step) some = NAME(step_from)(job->step, i);
+      some.scale[0] = (NAME(Factor)){found, all, 1};
+      for (int64_t k = 0; k < n; k++) NAME(step_row)(&some, k, (Range){0, all});
     }
   }
   if (job->to_image) {
@@ -312,16 +324,18 @@ static void NAME(back_share)(void *task, int number, int count) {
 }
 
 /* How many numbers there must be room for. */
-int64_t NAME(convolution_room)(const NAME(Convolution) * job) {
+int64_t NAME(convolution_room)(const NAME(Convolution) * job, int threads) {
   const int64_t all = NAME(window)(job), places = NAME(places)(job);
   const int64_t windows = all * NAME(whole)(places);
   if (job->result) return windows;
+  if (job->step) return NAME(passing)(job, threads) - job->room;
   return windows + job->out * NAME(whole)(places) + (job->to_power ? places * NAME(whole)(all) : 0);
 }
 
 void NAME(convolution)(NAME(Convolution) * job, int threads) {
   NAME(Powers) powers = {job->exponent, job->scale, {0}, {0}};
   job->powers = &powers;
+  NAME(prepare)();
   threads = (int)least(threads, MOST_THREADS);
   if (job->result) {
     on_threads(NAME(unfold_share), job, threads);

@@ -24,7 +24,7 @@ from pathspace.flow.raising import Factors, Raising, Slope
 from pathspace.flow.unfolding import Windows
 
 LARGE = 2**20  # scalars of a kernel that is read in pieces
-WRITTEN = 2**18  # scalars of a kernel whose slopes are written into memory that is there already
+WRITTEN = 2**18  # the same if slopes are written into memory that is there already, or into none
 PRODUCT = 4  # pieces at a time for a product of matrices, which reorders its factors each time
 
 
@@ -240,7 +240,10 @@ class Convolution(Linear):
             return to_x, self.slope((to_power,)) if wanted[1] else Slope(())
         products = Products.of(windows, x, weight, self.p, self.scratch)
         if products is not None:
-            return products.backward(gradient, wanted, self.room, self.raising)
+            later = products.later(gradient, self.raising) if wanted[1] else None
+            if later is None:
+                return products.backward(gradient, wanted, self.room, self.raising)
+            return products.backward(gradient, (True, False))[0] if wanted[0] else None, later
         flat, matrix = gradient.reshape(len(weight), -1), weight.flatten(1)
         to_columns: Tensor | None = None
         for some in rows(matrix, self.scratch.dtype, PRODUCT) if wanted[0] else ():
@@ -259,7 +262,8 @@ class Convolution(Linear):
         if transposed or groups > 1 or len(x) > 1 or weight.dim() != 4:
             return None
         found = Windows(tuple(x.shape), tuple(weight.shape[2:]), stride, padding, dilation)
-        large = LARGE if self.room is None else WRITTEN
+        is_new = self.room is None and (self.raising is None or not self.raising.most)
+        large = LARGE if is_new else WRITTEN
         return found if found.single or weight.numel() > large else None
 
 

@@ -8,6 +8,7 @@ costs little more than reading them.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class _Fields(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("image", "gradient", "result", "to_image")),
         *((name, ctypes.c_void_p) for name in ("to_power", "room")),
         *((name, ctypes.c_double) for name in ("exponent", "scale", "total", "largest")),
-        ("powers", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("powers", "step")),
     )
 
 
@@ -94,8 +95,7 @@ class Products:
         to_power = None
         if wanted[1]:
             to_power = torch.empty_like(self.weight) if room is None else room
-        if raising is not None:
-            self.fields.exponent, self.fields.scale = raising.power, raising.scale
+        self._raise(raising)
         self._run(gradient=gradient.contiguous(), to_image=to_x, to_power=to_power)
         if to_power is None:
             return to_x, Slope(())
@@ -103,12 +103,70 @@ class Products:
             return to_x, Slope((to_power,))
         return to_x, raising.done(to_power, self.fields.total, self.fields.largest)
 
+    def later(self, gradient: Tensor, raising: Raising | None) -> Slope | None:
+        """The second one, raised, to be found when it is needed, where that takes less memory.
+
+        And if it is known before that the powers are not too large. What is raised are sums of
+        products of entries of two tensors that are not negative; so they are 0, or at least the
+        product of the smallest entries that are not, and at most the sum of all entries of one
+        times the largest of the other.
+        """
+        if raising is None or not raising.most or raising.power > 0:
+            return None
+        if gradient.numel() + self.x.numel() > self.weight.numel():
+            return None
+        gradient = gradient.contiguous()
+        (total, least, _), (_, smallest, largest) = map(native.extremes, (gradient, self.x))
+        total *= largest * self.weight[0].numel()  # of all rows
+        smallest *= least / 2  # rounded sums are smaller
+        if not total < torch.finfo(self.x.dtype).max / 2 or not smallest > 0:
+            return None
+        largest = raising.scale * smallest**raising.power
+        if not largest <= raising.most:
+            return None
+        later = Later(self, gradient, raising)
+        return Slope((), 0.0, raising.power, largest, total, later)
+
+    def step(self, gradient: Tensor, raising: Raising, job: ctypes.Structure) -> None:
+        """Take a step of the weight, scaled by powers of the second one too."""
+        self._raise(raising)
+        self.fields.step = ctypes.addressof(job)
+        self._run(gradient=gradient)
+        self.fields.step = None
+
+    def _raise(self, raising: Raising | None) -> None:
+        if raising is not None:
+            self.fields.exponent, self.fields.scale = raising.power, raising.scale
+
     def _run(self, **tensors: Tensor | None) -> None:
         for name in ("gradient", "result", "to_image", "to_power"):
             tensor = tensors.get(name)
             setattr(self.fields, name, None if tensor is None else tensor.data_ptr())
         job, dtype = ctypes.byref(self.fields), self.weight.dtype
-        room = self.scratch.memory(native.function("convolution_room", dtype)(job), self.x.device)
-        self.fields.room = room.data_ptr()
         most = min(native.threads([self.weight]), torch.get_num_threads())
+        size = native.function("convolution_room", dtype)(job, most)
+        self.fields.room = self.scratch.memory(size, self.x.device).data_ptr()
         native.function("convolution", dtype)(job, most)
+
+
+@dataclass(frozen=True)
+class Later:
+    """Powers of slopes that are found when they are needed.
+
+    Attributes:
+        products: their convolution.
+        gradient: what comes back to it.
+        raising: what power is wanted.
+    """
+
+    products: Products
+    gradient: Tensor
+    raising: Raising
+
+    def write(self, room: Tensor | None = None) -> Slope:
+        """Write them down, into memory of the weight's shape if that is given."""
+        return self.products.backward(self.gradient, (False, True), room, self.raising)[1]
+
+    def step(self, job: ctypes.Structure) -> None:
+        """Take a step of the weight (:class:`pathspace.native.Steps`), scaled by them too."""
+        self.products.step(self.gradient, self.raising, job)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from pathspace import native
 from pathspace.flow.values import exp
+
+if TYPE_CHECKING:
+    from pathspace.flow.products import Later
 
 Factors = tuple[Tensor, ...]  # tensors that broadcast against a weight, to be multiplied
 
@@ -23,8 +27,9 @@ class Slope:
             one sample, one tensor of the weight's shape otherwise.
         log: the logarithm of a factor that all weights have in common, so that nothing overflows.
         power: what power of the slopes these are.
-        largest: the largest entry of a single factor, if it is known by the way.
+        largest: the largest entry of a single factor, or more, if it is known by the way.
         total: the sum of it before it was raised, likewise.
+        later: finds the only factor when it is needed, if it is not there.
     """
 
     factors: Factors
@@ -32,6 +37,7 @@ class Slope:
     power: float = 1.0
     largest: float | None = None
     total: float | None = None
+    later: Later | None = None
 
     def raised(self, power: float) -> Slope:
         """Raise slopes to a power: 0 where that is infinite."""
@@ -53,10 +59,12 @@ class Raising:
     Attributes:
         power: what power of the slopes is wanted.
         scale: a factor of what is raised; known when the pass back begins.
+        most: powers that are known to be at most as large may be found later.
     """
 
     power: float
     scale: float = 1.0
+    most: float = 0.0
 
     def of(self, factors: Factors) -> Slope:
         """A single tensor, if C is there for it, is raised in place; others as they are."""

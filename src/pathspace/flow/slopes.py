@@ -35,6 +35,7 @@ def path_slopes(
     dtype: torch.dtype | None = None,
     rooms: Mapping[str, Tensor] = MappingProxyType({}),
     power: float = 1.0,
+    most: float = 0.0,
 ) -> dict[str, Slope]:
     r"""The derivatives of the path norm's p-th power by the p-th powers of all weights.
 
@@ -64,6 +65,8 @@ def path_slopes(
             weights, in ``dtype``.
         power: what power of the slopes is asked for; 0 where that is infinite, which a negative
             one is where no path is alive.
+        most: powers of slopes of large weights that are known to be at most as large may be found
+            later (:attr:`Slope.later`), before any weight changes.
 
     Returns:
         by name, the :class:`Slope` of every parameter that paths run along.
@@ -90,7 +93,9 @@ def path_slopes(
 
     Reference: Neyshabur et al. 2015, Eq. (7) and Algorithm 1.
     """
-    found = power_slopes(network, weights, p, biases=biases, dtype=dtype, rooms=rooms, power=power)
+    found = power_slopes(
+        network, weights, p, biases=biases, dtype=dtype, rooms=rooms, power=power, most=most
+    )
     slopes = dict(found.slopes)
     for fold in found.folds:
         if name := fold.names.get("bias"):
@@ -147,6 +152,7 @@ def power_slopes(
     dtype: torch.dtype | None = None,
     rooms: Mapping[str, Tensor] = MappingProxyType({}),
     power: float = 1.0,
+    most: float = 0.0,
 ) -> PowerSlopes:
     """What :func:`path_slopes` returns, folded biases apart, not all raised yet; its arguments."""
     if not 1 <= p < math.inf:
@@ -160,7 +166,7 @@ def power_slopes(
         return evaluate(
             network,
             lambda careful: _Forward(
-                network, names, rooms, power, state, p, biases, dtype, careful
+                network, names, rooms, power, most, state, p, biases, dtype, careful
             ),
             _Forward.slopes,
         )
@@ -175,11 +181,12 @@ class _Forward(Sums):
         parameters: Collection[str],
         rooms: Mapping[str, Tensor],
         wanted: float,
+        most: float,
         *args: Any,
     ) -> None:
         super().__init__(network, *args)
         self.rooms = dict(rooms)  # of weights that have not been used yet
-        self.raising = Raising(wanted)
+        self.raising = Raising(wanted, most=most)
         self.repeated: frozenset[str] = frozenset()
         self.parameters = parameters
         self.token = torch.zeros((), requires_grad=True)  # makes layers serve their sinks

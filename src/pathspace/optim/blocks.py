@@ -62,8 +62,12 @@ class Batch:
 
     def given(self, gradients: Matrices) -> Batch:
         """The blocks that have a gradient."""
-        given = [block for block in self.blocks if gradients[block.place] is not None]
-        return self if len(given) == len(self.blocks) else Batch(self.group, self.dtype, given)
+        return self.some(lambda place: gradients[place] is not None)
+
+    def some(self, is_wanted: Callable[[int], bool]) -> Batch:
+        """The blocks of some sheets."""
+        found = [block for block in self.blocks if is_wanted(block.place)]
+        return self if len(found) == len(self.blocks) else Batch(self.group, self.dtype, found)
 
     def of(self, matrices: Matrices) -> list[Tensor] | None:
         """The rows of the blocks; 1 where there is no matrix, nothing if there is none at all."""

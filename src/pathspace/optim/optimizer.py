@@ -23,6 +23,7 @@ from torch._compile import _disable_dynamo
 
 from pathspace import native
 from pathspace.errors import PathspaceError
+from pathspace.flow.products import Later
 from pathspace.network import Network
 from pathspace.optim.blocks import Batch, cut, uncut
 from pathspace.optim.finite import report
@@ -122,7 +123,11 @@ class InvariantOptimizer(torch.optim.Optimizer):
         begin = self._begin_eagerly if is_compiled else self._begin
         if step := begin(is_fused, not is_compiled):
             for batch in step.batches:
-                (self._update_natively if step.is_native else self._update)(batch, step)
+                if not step.is_native:
+                    self._update(batch, step)
+                    continue
+                for part, later in self.space.parts(batch):
+                    self._update_natively(part, step, later)
             (self._end_eagerly if is_compiled else self._end)(step)
         return loss
 
@@ -220,7 +225,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             None if step.is_fused else self._room,
         )
 
-    def _update_natively(self, batch: Batch, step: Step) -> None:
+    def _update_natively(self, batch: Batch, step: Step, later: Later | None) -> None:
         """The same for a linear rule, in one pass in C."""
         if not step.is_complete:
             batch = batch.given(step.gradients)
@@ -230,7 +235,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         factors = (space.source, space.target, *space.back)
         taken = batch.keep_all("native", lambda: self._pass_over(batch, step), factors)
         sign, decay = -1.0 if group["maximize"] else 1.0, float(group["weight_decay"])
-        taken.run(batch.all_of(step.gradients), float(group["lr"]), sign, decay)
+        settings = float(group["lr"]), sign, decay
+        taken.run(batch.all_of(step.gradients), *settings, None if later is None else later.step)
 
     def _pass_over(self, batch: Batch, step: Step) -> native.Steps:
         space = self.space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from pathspace.optim.sheets import Leaf, Sheet
 from pathspace.optim.stepping import Kernels
 
 if TYPE_CHECKING:
+    from pathspace.flow.products import Later
     from pathspace.optim.optimizer import InvariantOptimizer
 
 
@@ -75,6 +76,10 @@ class Space(ABC):
     def penalty(self, batch: Batch) -> Sequence[Tensors]:
         """Factors: times the weights, what a regularizer of the space adds to the gradients."""
         return ()
+
+    def parts(self, batch: Batch) -> Iterator[tuple[Batch, Later | None]]:
+        """What passes in C step one after the other, and what finds factors on their way."""
+        yield batch, None
 
     def finish(self, step: Step) -> None:  # noqa: B027 - most spaces have nothing left to do
         """What is left to do when all weights have been updated."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pathspace.flow.products import Later
 from pathspace.flow.raising import Slope
 from pathspace.flow.slopes import path_slopes
 from pathspace.network import Network, StateRef
+from pathspace.optim.blocks import Batch
 from pathspace.optim.heldnorms import HeldNorms
 from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, HeScales
@@ -53,13 +55,17 @@ class WeightSpace(Space):
 class DiagonalSpace(Space):
     """Weights, each divided by a factor that is measured anew every k-th step."""
 
+    source: list[Tensor | None]
+    target: list[Tensor | None]
+    by_parts = False
+
     def __init__(self, network: Network, every: int = 1) -> None:
         super().__init__(network)
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         self.every, self.taken, self.power = every, 0, 0.0
         self.layout: list[list[str]] = []
-        self.source = self.target = []
+        self.source, self.target = [], []
         self.he = HeScales(network.edges, network.H + 1)
         self.held = HeldNorms(network)
 
@@ -68,7 +74,7 @@ class DiagonalSpace(Space):
         layout = [[leaf.name for leaf in sheet.leaves] for sheet in sheets]
         if layout != self.layout:
             self.layout, self.power = layout, 0.0
-            self.source = self.target = [None] * len(sheets)
+            self.source, self.target = [None] * len(sheets), [None] * len(sheets)
         self.sheets = sheets
         self._log_largest = log_largest(sheets)
         self.held.arrange(sheets)
@@ -81,13 +87,14 @@ class DiagonalSpace(Space):
             self.largest_of: list[tuple[Tensor, float]] = []
             weights = {name: tensor.detach() for name, tensor in self.network.state().items()}
             logs = self.he(weights) if self.network.normalizations else None
+            self.by_parts = step.is_native and self.every == 1
             self.measure(weights, logs, power)
             # Networks side by side must not end each other: there, this one loses its loss.
             if self.network.copies == 1:
                 largest = self._largest()
                 if not math.isfinite(largest):
                     raise self.out_of_range()
-                self.is_wide = largest > 1 and 2 * (2 * math.log(largest)) > self._log_largest[1]
+                self.is_wide = largest > self.widest()
             self.held.renew(logs if step.is_complete and self.held.is_possible() else None)
         else:
             self.held.renew(None)
@@ -98,13 +105,19 @@ class DiagonalSpace(Space):
     def measure(self, weights: dict[str, Tensor], logs: Tensor | None, power: float) -> None:
         r"""Renew the factors :math:`s_e^{\mathrm{power}}`.
 
-        ``largest_of`` gets those of them whose largest entry is known by the way, with it.
+        ``largest_of`` gets those of them whose largest entry is known by the way, with it. If
+        factors need not outlive the step, and it goes :attr:`by_parts`, they may be left to
+        :meth:`parts`.
 
         Args:
             weights: parameters and buffers by name.
             logs: the logarithms of the scales of He, if there are batch norms.
             power: 2 for a linear rule, else 1.
         """
+
+    def widest(self) -> float:
+        """How large a factor may be, so that no step overflows where gradients are finite."""
+        return math.exp(self._log_largest[1] / 4)
 
     def _largest(self) -> float:
         """The largest entry of all factors; infinite, or no number, if one is."""
@@ -157,6 +170,7 @@ class PathSpace(DiagonalSpace):
             raise ValueError(f"p must be at least 1 and finite, not {p}")
         self.p = p
         self._rooms: dict[str, Tensor] = {}  # memory of the last slopes, for the next ones
+        self._later: dict[int, Later] = {}  # by place of a sheet, what finds its factors
         self._norms = [norm for norm in network.normalizations if norm.mean and norm.variance]
         entered = [norm.input_scale.reshape(-1) for norm in self._norms]
         self._entered = torch.cat([torch.zeros(0, dtype=torch.long), *entered])
@@ -172,7 +186,7 @@ class PathSpace(DiagonalSpace):
         return f"path-normalised weights (p = {self.p:g}, every {self.every} steps)"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_rooms": {}}
+        return {**self.__dict__, "_rooms": {}, "_later": {}}
 
     def is_plain(self, leaf: Leaf) -> bool:
         """Whether a leaf gets the plain rule: no path runs along it.
@@ -186,16 +200,22 @@ class PathSpace(DiagonalSpace):
         """One sweep forwards and one backwards through the network of path sums."""
         if logs is not None:
             weights = weights | self._statistics(weights, logs)
+        most = self.widest() if self.by_parts else 0.0
         slopes = path_slopes(
-            self.network, weights, self.p, rooms=self._rooms, power=-power / self.p
+            self.network, weights, self.p, rooms=self._rooms, power=-power / self.p, most=most
         )
         self._rooms = {
             name: slope.factors[0]
             for name, slope in slopes.items()
-            if slope.factors[0].shape == weights[name].shape
+            if slope.factors and slope.factors[0].shape == weights[name].shape
         }
-        found = []
-        for sheet in self.sheets:
+        found: list[tuple[Tensor | None, Tensor | None]] = []
+        self._later = {}
+        for place, sheet in enumerate(self.sheets):
+            if (later := self._later_of(sheet, slopes)) is not None:
+                self._later[place] = later
+                found.append((None, None))
+                continue
             parts = [
                 [] if self.is_plain(leaf) else self._factors(slopes.get(leaf.name), leaf)
                 for leaf in sheet.leaves
@@ -208,10 +228,28 @@ class PathSpace(DiagonalSpace):
             found.append((sheet.spread(whole), None))
         self.target, self.source = [pair[0] for pair in found], [pair[1] for pair in found]
 
+    def parts(self, batch: Batch) -> Iterator[tuple[Batch, Later | None]]:
+        """All whose factors are there, and one by one those whose factors are found later."""
+        there = batch.some(lambda place: place not in self._later)
+        if there.blocks:
+            yield there, None
+        for block in batch.blocks:
+            if (later := self._later.pop(block.place, None)) is not None:
+                yield Batch(batch.group, batch.dtype, [block]), later
+
+    def _later_of(self, sheet: Sheet, slopes: Mapping[str, Slope]) -> Later | None:
+        """What finds the factors of a sheet when it steps these very weights, if that is left."""
+        leaf = sheet.leaves[0]
+        slope = slopes.get(leaf.name)
+        is_it = sheet.single and not sheet.is_copy and not self.is_plain(leaf)
+        return slope.later if slope is not None and is_it else None
+
     def _factors(self, slope: Slope | None, leaf: Leaf) -> list[Tensor]:
         r"""The factors :math:`\gamma^{-1/2}` of a leaf, as matrices."""
         if slope is None:
             return []
+        if slope.later is not None:
+            slope = slope.later.write()
         factors = [leaf.factor(factor.to(leaf.dtype)) for factor in slope.factors]
         if slope.largest is not None:
             self.largest_of.append((factors[0], slope.largest))
