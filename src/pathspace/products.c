@@ -78,10 +78,10 @@ static void NAME(pixels)(const NAME(Convolution) * job, int64_t y, int64_t x, in
 }
 
 /* Lines of memory that are wanted soon: the first ones of some groups of GROUP that are `along` apart,
-   and these groups `far`. */
+   and these groups `far`; all of them by `next` further on for the next panel. */
 typedef struct {
   const REAL *start;
-  int64_t along, far;
+  int64_t along, far, next;
 } NAME(Soon);
 
 #define LINE ((int64_t)(64 / sizeof(REAL)))
@@ -155,7 +155,7 @@ static void NAME(product)(const REAL *a, int64_t row, int64_t step, const REAL *
     for (int64_t j = 0; j < columns; j += PANEL) {
       const int64_t m = least(columns - j, PANEL);
       const REAL *panel = b + j / PANEL * apart;
-      if (!given.start) soon = (NAME(Soon)){c + i * stride + j + m, stride, 0};
+      if (!given.start) soon = (NAME(Soon)){c + i * stride + j + m, stride, 0, 0};
 #define CALL(f) f(a + i * row, row, step, panel, count, c + i * stride + j, stride, m, is_added, soon)
       if (n == ROWS && m > LANES) CALL(MOST(2));
       else if (n == ROWS) CALL(MOST(1));
@@ -164,7 +164,9 @@ static void NAME(product)(const REAL *a, int64_t row, int64_t step, const REAL *
       else if (m > LANES) CALL(NAME(product_1_2));
       else CALL(NAME(product_1_1));
 #undef CALL
+      soon.start += given.next;
     }
+    soon = given;
   }
 }
 
@@ -247,7 +249,7 @@ static void NAME(convolve_share)(void *task, int number, int count) {
     n = NAME(next)(rows.last - i);
     for (int64_t j = 0; j < all; j += DEEP) {
       const int64_t m = least(DEEP, all - j), next = j + m < all ? i * all + j + m : (i + n) * all;
-      const NAME(Soon) soon = {job->weight + next, LINE, all};
+      const NAME(Soon) soon = {job->weight + next, LINE, all, 0};
       NAME(powers)(job, i, n, j, m, some);
       NAME(product)(some, m, 1, job->room + j * PANEL, all * PANEL, m, job->result + i * places,
                     places, n, places, j > 0, soon);
@@ -291,8 +293,10 @@ static void NAME(back_share)(void *task, int number, int count) {
     for (int64_t i = rows.first, n; i < rows.last; i += n) {
       n = NAME(next)(rows.last - i);
       REAL *found = job->step ? NAME(passing)(job, number) : job->to_power + i * all;
+      NAME(Soon) soon = {0}; /* what is stepped then */
+      if (job->step) soon = (NAME(Soon)){job->weight + i * all, all, job->step->gradient - job->weight, PANEL};
       NAME(product)(job->gradient + i * places, places, 1, NAME(windows)(job), places * PANEL, places,
-                    found, all, n, all, 0, (NAME(Soon)){0});
+                    found, all, n, all, 0, soon);
       for (int64_t k = 0; job->exponent && k < n * all; k += CHUNK) /* while it is in the cache */
         NAME(raise_run)(job->powers, number, found + k, least(CHUNK, n * all - k));
       if (!job->step) continue;
@@ -313,7 +317,7 @@ static void NAME(back_share)(void *task, int number, int count) {
         for (int64_t k = 0; k < m; k += ROWS) {
           const int64_t call = k / ROWS; /* fetches a line of every row in the upper or lower half */
           const REAL *next = job->weight + (i + call % 2 * (n / 2)) * all + j + m + call / 2 * LINE;
-          const NAME(Soon) soon = {next, all, GROUP * all};
+          const NAME(Soon) soon = {next, all, GROUP * all, 0};
           NAME(product)(some + k, 1, m, NAME(gradients)(job) + i * PANEL, job->out * PANEL, n,
                         job->room + (j + k) * length, length, least(ROWS, m - k), length, i > 0, soon);
         }

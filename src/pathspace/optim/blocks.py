@@ -69,6 +69,11 @@ class Batch:
         found = [block for block in self.blocks if is_wanted(block.place)]
         return self if len(found) == len(self.blocks) else Batch(self.group, self.dtype, found)
 
+    def alone(self, block: Block) -> Batch:
+        """One of the blocks; always the same batch."""
+        what = f"block {block.place}, {block.start}"
+        return self.keep_all(what, lambda: Batch(self.group, self.dtype, [block]), ())
+
     def of(self, matrices: Matrices) -> list[Tensor] | None:
         """The rows of the blocks; 1 where there is no matrix, nothing if there is none at all."""
         found = [matrices[block.place] for block in self.blocks]

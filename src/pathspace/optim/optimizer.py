@@ -232,7 +232,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
             if not batch.blocks:
                 return
         space, group = self.space, self.param_groups[batch.group]
-        factors = (space.source, space.target, *space.back)
+        factors = space.back if later else (space.source, space.target, *space.back)
         taken = batch.keep_all("native", lambda: self._pass_over(batch, step), factors)
         sign, decay = -1.0 if group["maximize"] else 1.0, float(group["weight_decay"])
         settings = float(group["lr"]), sign, decay

@@ -235,7 +235,7 @@ class PathSpace(DiagonalSpace):
             yield there, None
         for block in batch.blocks:
             if (later := self._later.pop(block.place, None)) is not None:
-                yield Batch(batch.group, batch.dtype, [block]), later
+                yield batch.alone(block), later
 
     def _later_of(self, sheet: Sheet, slopes: Mapping[str, Slope]) -> Later | None:
         """What finds the factors of a sheet when it steps these very weights, if that is left."""
