@@ -191,6 +191,16 @@ def test_bounds_hold(geometry, zeros, power):
         assert products.later(gradient, Raising(power, 0.7, most=slope.largest / 2)) is None
 
 
+def test_powers_that_no_float_holds_are_written_down():
+    x, weight = torch.ones(1, 4, 2, 2).double(), torch.randn(6, 4, 3, 3).double()
+    windows = Windows((1, 4, 2, 2), (3, 3), (1, 1), (1, 1), (1, 1))
+    with torch.no_grad():
+        products = Products.of(windows, x, weight, 2.0, Scratch(torch.float64))
+        for size in (1e-200, 1e-320):
+            gradient = torch.full((1, 6, 2, 2), size, dtype=torch.float64)
+            assert products.later(gradient, Raising(-2.0, most=1e70)) is None
+
+
 def test_what_is_no_number_is_written_down():
     x, weight = torch.ones(1, 4, 2, 2), torch.randn(6, 4, 3, 3)
     windows = Windows((1, 4, 2, 2), (3, 3), (1, 1), (1, 1), (1, 1))

@@ -8,6 +8,7 @@ costs little more than reading them.
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from pathspace import native
 from pathspace.flow.powers import Scratch
 from pathspace.flow.raising import Raising, Slope
 from pathspace.flow.unfolding import Windows
+from pathspace.flow.values import exp
 
 WINDOWS = 2**18  # scalars of all windows; more do not stay in a common second-level cache
 
@@ -121,7 +123,7 @@ class Products:
         smallest *= least / 2  # rounded sums are smaller
         if not total < torch.finfo(self.x.dtype).max / 2 or not smallest > 0:
             return None
-        largest = raising.scale * smallest**raising.power
+        largest = raising.scale * exp(raising.power * math.log(smallest))
         if not largest <= raising.most:
             return None
         later = Later(self, gradient, raising)
