@@ -128,19 +128,12 @@ def test_groups_frozen_weights_and_missing_gradients(monkeypatch, found):
     torch.testing.assert_close(later, trained(model, x, make, groups=groups)[0], **EXACT)
 
 
-@pytest.mark.parametrize(
-    "options", [{"every": 2}, {"momentum": 0.9}, {"fused": True}], ids=lambda options: str(options)
-)
+@pytest.mark.parametrize("options", [{"every": 2}, {"momentum": 0.9}], ids=str)
 def test_factors_that_outlive_a_pass_are_written_down(options, monkeypatch, found):
     """Those of several steps, and of rules that are no single pass."""
     monkeypatch.setattr(sheets, "SMALL", 0)
     model, x = network_of()
-    if "fused" in options:
-        options, _ = {}, monkeypatch.setenv("PATHSPACE_NATIVE", "0")
-        with torch_only():
-            trained(model, x, lambda p, network: PathSGD(p, 1e-4, network=network))
-    else:
-        trained(model, x, lambda p, network: PathSGD(p, 1e-4, network=network, **options))
+    trained(model, x, lambda p, network: PathSGD(p, 1e-4, network=network, **options))
     assert not found
 
 

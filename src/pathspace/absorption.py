@@ -9,14 +9,14 @@ a batch norm behind one use only, and a batch norm that is used twice another bi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from pathspace.network import Network, Node, Ref, StateRef
-from pathspace.tracing.values import leaves
+from pathspace.network import Network, Node
+from pathspace.tracing.reading import names, needed, refs
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Absorption:
         inputs = {norm.place: norm.input for norm in network.normalizations if norm.mean}
         readers = Readers(network)
         uses: dict[tuple[int, str], list[int]] = {}
-        norms: dict[int, str] = {}
+        absorbing: dict[int, str] = {}
         for place, name, target in network.additions:
-            if name not in _names(_summands(network.program[place])):
+            if name not in names(_summands(network.program[place])):
                 continue
             behind = readers.batch_norms(place)
             units = target.reshape(-1)
             if behind and all(
-                n in inputs and n not in norms and torch.equal(units, inputs[n]) for n in behind
+                n in inputs and n not in absorbing and torch.equal(units, inputs[n]) for n in behind
             ):
                 uses[place, name] = behind
-                norms |= dict.fromkeys(behind, name)
-        return cls(frozenset(uses), norms, _alone(network, uses, readers.live))
+                absorbing |= dict.fromkeys(behind, name)
+        return cls(frozenset(uses), absorbing, _alone(network, uses, readers.live))
 
 
 class Readers:
@@ -68,11 +68,11 @@ class Readers:
 
     def __init__(self, network: Network) -> None:
         self.nodes = network.program
-        self.live = live(self.nodes, network.outputs)
-        self.ends = {leaf.node for leaf in leaves(network.outputs) if isinstance(leaf, Ref)}
+        self.ends = {ref.node for ref in refs(network.outputs)}
+        self.live = needed(self.nodes, self.ends)
         self.readers: dict[int, list[int]] = defaultdict(list)
         for place in sorted(self.live):
-            for ref in _refs(self.nodes[place]):
+            for ref in refs((self.nodes[place].args, self.nodes[place].kwargs)):
                 self.readers[ref.node].append(place)
 
     def batch_norms(self, place: int) -> list[int]:
@@ -96,15 +96,6 @@ class Readers:
         return found
 
 
-def live(nodes: Sequence[Node], outputs: Any) -> set[int]:
-    """The places of all operations that outputs depend on."""
-    found = {leaf.node for leaf in leaves(outputs) if isinstance(leaf, Ref)}
-    for place in range(len(nodes) - 1, -1, -1):
-        if place in found:
-            found |= {ref.node for ref in _refs(nodes[place])}
-    return found
-
-
 def _alone(
     network: Network, uses: Mapping[tuple[int, str], list[int]], places: Iterable[int]
 ) -> dict[int, str]:
@@ -112,9 +103,10 @@ def _alone(
     count = Counter(norm.mean for norm in network.normalizations)
     single = {n.place for n in network.normalizations if count[n.mean] == 1 and n.bias is not None}
     nodes = (network.program[place] for place in places)
-    reads = Counter(name for node in nodes for name in _names((node.args, node.kwargs)))
+    reads = Counter(name for node in nodes for name in names((node.args, node.kwargs)))
     for (_, name), behind in uses.items():
-        reads[name] -= single.issuperset(behind)
+        if single.issuperset(behind):
+            reads[name] -= 1
     return {
         place: name for (_, name), behind in uses.items() if not reads[name] for place in behind
     }
@@ -127,14 +119,6 @@ def _summands(node: Node) -> Any:
     if node.operation == "add" and not node.kwargs:
         return node.args
     return ()
-
-
-def _names(tree: Any) -> Iterator[str]:
-    return (leaf.name for leaf in leaves(tree) if isinstance(leaf, StateRef))
-
-
-def _refs(node: Node) -> Iterator[Ref]:
-    return (leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Ref))
 
 
 # Operations that leave all values as they are (dropout in eval mode).

@@ -294,7 +294,8 @@ static void NAME(back_share)(void *task, int number, int count) {
       n = NAME(next)(rows.last - i);
       REAL *found = job->step ? NAME(passing)(job, number) : job->to_power + i * all;
       NAME(Soon) soon = {0}; /* what is stepped then */
-      if (job->step) soon = (NAME(Soon)){job->weight + i * all, all, job->step->gradient - job->weight, PANEL};
+      if (job->step)
+        soon = (NAME(Soon)){job->weight + i * all, all, job->step->gradient - job->weight, PANEL};
       NAME(product)(job->gradient + i * places, places, 1, NAME(windows)(job), places * PANEL, places,
                     found, all, n, all, 0, soon);
       for (int64_t k = 0; job->exponent && k < n * all; k += CHUNK) /* while it is in the cache */
@@ -339,7 +340,7 @@ int64_t NAME(convolution_room)(const NAME(Convolution) * job, int threads) {
 void NAME(convolution)(NAME(Convolution) * job, int threads) {
   NAME(Powers) powers = {job->exponent, job->scale, {0}, {0}};
   job->powers = &powers;
-  NAME(prepare)();
+  if (job->step) NAME(prepare)();
   threads = (int)least(threads, MOST_THREADS);
   if (job->result) {
     on_threads(NAME(unfold_share), job, threads);

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pathspace.errors import PathspaceError
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
+from pathspace.tracing.reading import needed
 from pathspace.tracing.values import leaves, map_leaves
 from pathspace.weightgraph import WeightGraph, gain
 from pathspace.weightnorms import State, double, norm_21, own_state, stacked
@@ -359,12 +360,6 @@ def _input_shapes(network: Network) -> dict[int, tuple[int, ...]]:
     """By place in the program: the shape of a convolution's input; replays it without data."""
     program = network.program
     convolutions = [k for k, node in enumerate(program) if node.operation.startswith("conv")]
-    needed = set(convolutions)
-    for place in range(len(program) - 1, -1, -1):
-        if place in needed:
-            node = program[place]
-            refs = leaves((node.args, list(node.kwargs.values())))
-            needed |= {ref.node for ref in refs if isinstance(ref, Ref)}
     specs = [leaf for leaf in leaves(network.inputs) if isinstance(leaf, InputSpec)]
     inputs = [torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in specs]
     state = network.state()
@@ -380,7 +375,7 @@ def _input_shapes(network: Network) -> dict[int, tuple[int, ...]]:
         return torch.empty_like(tensor, device="meta") if isinstance(tensor, Tensor) else leaf
 
     with torch.no_grad():
-        for place in sorted(needed):
+        for place in sorted(needed(program, convolutions)):
             node = program[place]
             args, kwargs = map_leaves(value, node.args), map_leaves(value, node.kwargs)
             result = node.function(*args, **kwargs)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathspace.absorption import live
 from pathspace.network import Node, StateRef
+from pathspace.tracing.reading import needed, refs
 
 NAMES = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
@@ -68,7 +68,7 @@ class BatchNorms:
     def __init__(
         self, nodes: Sequence[Node], outputs: Sequence[Any], absorbed: Mapping[int, str]
     ) -> None:
-        read = live(nodes, outputs)
+        read = needed(nodes, (ref.node for ref in refs(outputs)))
         found = [
             BatchNorm.of(node, place, absorbed, place in read)
             for place, node in enumerate(nodes)

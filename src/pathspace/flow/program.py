@@ -12,6 +12,7 @@ import torch
 from pathspace.absorption import Absorption
 from pathspace.network import InputSpec, Network, Node, Ref, StateRef
 from pathspace.tracing import trace
+from pathspace.tracing.reading import names, refs
 from pathspace.tracing.values import leaves, map_leaves
 
 T = TypeVar("T")
@@ -62,23 +63,18 @@ class Program:
 
     @classmethod
     def _read(cls, network: Network) -> Program:
-        reads = [_refs((node.args, node.kwargs)) for node in network.program]
-        outputs = _refs(network.outputs)
-        last = {ref.node: place for place, refs in enumerate(reads) for ref in refs}
+        reads = [list(refs((node.args, node.kwargs))) for node in network.program]
+        outputs = list(refs(network.outputs))
+        last = {ref.node: place for place, read in enumerate(reads) for ref in read}
         last |= dict.fromkeys((ref.node for ref in outputs), len(reads))
         unused = (
-            tuple(ref for ref in refs if last[ref.node] == place)
-            for place, refs in enumerate(reads)
+            tuple(ref for ref in read if last[ref.node] == place)
+            for place, read in enumerate(reads)
         )
         ends = [leaf for leaf in leaves(network.outputs) if _is_end(leaf)]
         waist = _waist(network, reads, outputs) if len(ends) == len(outputs) else None
-        names = Counter(
-            leaf.name
-            for node in network.program
-            for leaf in leaves((node.args, node.kwargs))
-            if isinstance(leaf, StateRef)
-        )
-        repeated = frozenset(name for name, count in names.items() if count > 1)
+        uses = Counter(name for node in network.program for name in names((node.args, node.kwargs)))
+        repeated = frozenset(name for name, count in uses.items() if count > 1)
         return cls(
             nodes=tuple(network.program),
             unused=tuple(unused),
@@ -97,14 +93,14 @@ def _waist(network: Network, reads: list[list[Ref]], outputs: list[Ref]) -> int 
     behind, first = 0, min(ref.node for ref in outputs) if outputs else -1
     for place in range(len(reads) - 1, -1, -1):
         node = network.program[place]
-        names = [x.name for x in leaves((node.args, node.kwargs)) if isinstance(x, StateRef)]
+        read = list(names((node.args, node.kwargs)))
         weight = node.args[1] if len(node.args) > 1 else None
         if node.operation == "linear" and isinstance(weight, StateRef) and first >= place:
             gain = sizes.get(weight.name, 0) - 2 * behind
             best, saved = (place, gain) if gain > saved else (best, saved)
-        behind += sum(sizes.get(name, 0) for name in names)
+        behind += sum(sizes.get(name, 0) for name in read)
         first = min([first, *(ref.node for ref in reads[place])])
-        if any(name.startswith("input ") for name in names):
+        if any(name.startswith("input ") for name in read):
             break  # paths may start here
     return best
 
@@ -134,7 +130,3 @@ def _specs(network: Network) -> list[InputSpec]:
 def _is_end(leaf: Any) -> bool:
     """Whether paths end here, those without a weight among them."""
     return isinstance(leaf, Ref) or (isinstance(leaf, StateRef) and leaf.name.startswith("input "))
-
-
-def _refs(tree: Any) -> list[Ref]:
-    return [leaf for leaf in leaves(tree) if isinstance(leaf, Ref)]

@@ -17,14 +17,14 @@ from torch import Tensor
 from pathspace.flow.products import Later
 from pathspace.flow.raising import Slope
 from pathspace.flow.slopes import path_slopes
-from pathspace.network import Network, StateRef
+from pathspace.network import Network
 from pathspace.optim.blocks import Batch
 from pathspace.optim.heldnorms import HeldNorms
 from pathspace.optim.lists import Group
 from pathspace.optim.representative import HE, HeScales
 from pathspace.optim.sheets import SIDES, Leaf, Sheet
 from pathspace.optim.space import Space, Step, log_largest
-from pathspace.tracing.values import leaves
+from pathspace.tracing.reading import names
 
 
 class WeightSpace(Space):
@@ -174,13 +174,8 @@ class PathSpace(DiagonalSpace):
         self._norms = [norm for norm in network.normalizations if norm.mean and norm.variance]
         entered = [norm.input_scale.reshape(-1) for norm in self._norms]
         self._entered = torch.cat([torch.zeros(0, dtype=torch.long), *entered])
-        self._bends = {
-            leaf.name
-            for node in network.program
-            if node.operation == "prelu"
-            for leaf in leaves((node.args, node.kwargs))
-            if isinstance(leaf, StateRef)
-        }
+        bends = (node for node in network.program if node.operation == "prelu")
+        self._bends = {name for node in bends for name in names((node.args, node.kwargs))}
 
     def __repr__(self) -> str:
         return f"path-normalised weights (p = {self.p:g}, every {self.every} steps)"
